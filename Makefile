@@ -1,0 +1,49 @@
+# make demo, make test: everything a fresh machine with Python, pip and make needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint format benchmark clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo       install into .venv and show FedPALS at work"
+	@echo "make test       lint, type-check and test"
+	@echo "make benchmark  measure against other libraries, side by side"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[plots]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) --editable '.[plots,dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) --editable '.[plots,dev,bench]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/fedpals weights examples/retail/stores.csv --target examples/retail/new-store.csv --plot out/weights.png
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint
+	$(BIN)/pytest -n 2
+
+benchmark: $(VENV)/.bench
+	$(BIN)/python benchmarks/weights.py
+
+clean:
+	rm -rf $(VENV) out .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,261 @@
+"""Label counts and target marginals, validated once and then trusted.
+
+``counts`` is an M×K table of non-negative integers, a client per row and a label per column. From
+it follow ``sizes`` n_i (row sums) and ``marginals`` S = counts / sizes, the S_i(Y) of the paper.
+``target`` T is a vector of K probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from fedpals.errors import InputError
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+Matrix: TypeAlias = "Vector | sparse.csr_array"
+
+_BLOCK = 1 << 16
+"""Entries of a row block: half a megabyte, so that a block stays in the processor's cache."""
+
+_SUM_TOLERANCE = 1e-6
+"""How far probabilities may miss 1 when nothing is known about how they were rounded."""
+
+
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Cut ``rows`` into slices whose blocks of ``columns`` entries a row fit in the cache."""
+    step = max(1, _BLOCK // max(1, columns))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelCounts:
+    """The label counts of M clients over K labels: what the server knows about its clients.
+
+    Make one with `LabelCounts.of`, which validates. The counts themselves are ``marginals *
+    sizes[:, None]``; a client without samples has size 0 and a marginal of zeros.
+    """
+
+    marginals: Matrix
+    """S, M×K, float64: dense, or scipy CSR where the counts came sparse."""
+    sizes: Vector
+    """n_i, M samples per client."""
+    clients: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        counts: Any,
+        *,
+        clients: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
+    ) -> LabelCounts:
+        """Validate ``counts``: a numpy array, nested lists or a scipy sparse matrix, M×K.
+
+        Raises
+        ------
+        InputError
+            Naming row, label and value, for negative, fractional, NaN or infinite counts, rows of
+            different lengths, no clients, or clients that are all empty.
+
+        >>> LabelCounts.of([[3, 1], [0, 4]]).marginals.tolist()
+        [[0.75, 0.25], [0.0, 1.0]]
+        """
+        if isinstance(counts, cls):
+            return counts
+        table = counts if sparse.issparse(counts) else _as_array(counts)
+        if table.ndim != 2:
+            raise InputError(
+                f"counts must be a table with a client per row and a label per column, not {table.ndim}-D"
+            )
+        rows, columns = table.shape
+        if rows == 0 or columns == 0:
+            raise InputError(f"counts is {rows}×{columns}: it needs at least one client and one label")
+        named = replace(
+            _EMPTY,
+            clients=_names(clients, rows, "client names", "row"),
+            labels=_names(labels, columns, "label names", "column"),
+        )
+        marginals, sizes = (
+            named._from_sparse(sparse.csr_array(table)) if sparse.issparse(table) else named._from_dense(table)
+        )
+        if not sizes.any():
+            raise InputError(f"all {rows} clients are empty: at least one must have samples")
+        return replace(named, marginals=marginals, sizes=sizes)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(M, K)."""
+        rows, columns = self.marginals.shape
+        return int(rows), int(columns)
+
+    @property
+    def total(self) -> float:
+        """N, the samples of all clients."""
+        return float(self.sizes.sum())
+
+    def client(self, row: int) -> str:
+        """Name of a client, or its row where the clients have no names."""
+        return self.clients[row] if self.clients else f"row {row}"
+
+    def label(self, column: int) -> str:
+        """Name of a label, or its column where the labels have no names."""
+        return self.labels[column] if self.labels else f"column {column}"
+
+    def subset(self, participants: npt.ArrayLike) -> LabelCounts:
+        """Keep the clients of one round; their weights are then solved afresh, over them alone."""
+        rows = np.asarray(participants)
+        if rows.dtype != np.bool_ and rows.size and not np.issubdtype(rows.dtype, np.integer):
+            raise InputError(f"participants must be row numbers or a mask, not {rows.dtype}")
+        sizes = self.sizes[rows.astype(np.intp) if rows.size == 0 else rows]
+        if not sizes.any():
+            raise InputError(f"none of the {sizes.size} participants has samples")
+        names = self.clients and tuple(np.asarray(self.clients, dtype=object)[rows])
+        return LabelCounts(self.marginals[rows], sizes, names, self.labels)
+
+    def with_labels(self, absent: Sequence[str]) -> LabelCounts:
+        """Add labels that no client has, as columns of zeros."""
+        rows, _ = self.shape
+        if sparse.issparse(self.marginals):
+            zeros = sparse.csr_array((rows, len(absent)))
+            marginals: Matrix = sparse.csr_array(sparse.hstack([self.marginals, zeros], format="csr"))
+        else:
+            marginals = np.hstack([self.marginals, np.zeros((rows, len(absent)))])
+        return replace(self, marginals=marginals, labels=(*(self.labels or ()), *absent))
+
+    def _from_dense(self, table: npt.NDArray[Any]) -> tuple[Vector, Vector]:
+        rows, columns = table.shape
+        marginals = np.empty((rows, columns))
+        sizes = np.empty(rows)
+        ones = np.ones(columns)
+        whole = table.dtype.kind in "bui"
+        for block in row_blocks(rows, columns):
+            part = marginals[block]
+            part[...] = table[block]
+            if not (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
+                at = np.argmax(~((part >= 0) & np.isfinite(part) & (part == np.floor(part))))
+                row, column = divmod(int(at), columns)
+                self._refuse(block.start + row, column, part[row, column])
+            n = np.matmul(part, ones, out=sizes[block])
+            part /= np.where(n > 0, n, 1.0)[:, None]
+        return marginals, sizes
+
+    def _from_sparse(self, table: sparse.csr_array) -> tuple[sparse.csr_array, Vector]:
+        marginals = sparse.csr_array(table, dtype=np.float64, copy=True)
+        marginals.sum_duplicates()
+        data = marginals.data
+        wrong = ~((data >= 0) & np.isfinite(data) & (data == np.floor(data)))
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            row = int(np.searchsorted(marginals.indptr, at, side="right")) - 1
+            self._refuse(row, int(marginals.indices[at]), float(data[at]))
+        sizes = marginals @ np.ones(marginals.shape[1])
+        data /= np.repeat(np.where(sizes > 0, sizes, 1.0), np.diff(marginals.indptr))
+        return marginals, sizes
+
+    def _refuse(self, row: int, column: int, value: float) -> None:
+        reason = (
+            "is not a finite number"
+            if not np.isfinite(value)
+            else "is negative"
+            if value < 0
+            else "is fractional"
+        )
+        raise InputError(
+            f"counts: client {self.client(row)!r}, label {self.label(column)!r}: {value:g} {reason}; "
+            "label counts must be whole numbers ≥ 0"
+        )
+
+
+_EMPTY = LabelCounts(np.empty((0, 0)), np.empty(0))
+
+
+def _as_array(counts: Any) -> npt.NDArray[Any]:
+    try:
+        table = np.asarray(counts)
+    except ValueError:
+        lengths = [len(row) for row in counts]
+        odd = next(i for i, length in enumerate(lengths) if length != lengths[0])
+        raise InputError(
+            f"counts: row {odd} has {lengths[odd]} labels but row 0 has {lengths[0]}; every client needs all labels"
+        ) from None
+    if table.size and table.dtype.kind not in "buif":
+        raise InputError(f"counts must be numbers, not {table.dtype}")
+    return table
+
+
+def _names(names: Sequence[str] | None, expected: int, what: str, unit: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if len(names) != expected:
+        raise InputError(f"{len(names)} {what} for {expected} {unit}s of counts; give one per {unit}")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"{what}: {name!r} stands twice; every {unit} needs its own name")
+        seen.add(name)
+    return tuple(names)
+
+
+def as_target(
+    target: npt.ArrayLike, counts: LabelCounts, *, tolerance: float = _SUM_TOLERANCE
+) -> Vector:
+    """Validate T against ``counts`` and divide out the rounding of its sum.
+
+    ``tolerance`` is how far the sum may be from 1 before it is no longer rounding.
+    """
+    _, columns = counts.shape
+    try:
+        values = np.array(target, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"target must be {columns} probabilities, one per label") from None
+    if values.shape != (columns,):
+        raise InputError(
+            f"target has shape {values.shape} but the clients have {columns} labels; "
+            "it needs one probability per label"
+        )
+    wrong = ~(np.isfinite(values) & (values >= 0))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise InputError(f"target: label {counts.label(at)!r}: {values[at]:g} is not a probability")
+    total = values.sum()
+    if abs(total - 1.0) > tolerance:
+        raise InputError(f"target sums to {total:.9g}, not 1; divide it by its sum if it holds counts")
+    return values / total
+
+
+def match(
+    counts: LabelCounts,
+    target: npt.ArrayLike | Mapping[str, float],
+    *,
+    missing_is_zero: bool = False,
+    tolerance: float = _SUM_TOLERANCE,
+) -> tuple[LabelCounts, Vector]:
+    """Bring counts and target onto the same labels, by name where ``target`` is a mapping.
+
+    A label of the target that no client has becomes a column of zeros, hence uncovered. A label of
+    the clients that the target does not name is an error unless ``missing_is_zero``.
+    """
+    if not isinstance(target, Mapping):
+        return counts, as_target(target, counts, tolerance=tolerance)
+    if counts.labels is None:
+        raise InputError("target is given by label name, but counts has no label names: LabelCounts.of(…, labels=…)")
+    missing = [label for label in counts.labels if label not in target]
+    if missing and not missing_is_zero:
+        raise InputError(
+            f"target does not name the label {missing[0]!r} that clients have"
+            + (f" (nor {len(missing) - 1} more)" if len(missing) > 1 else "")
+            + "; say that missing labels mean 0, or add them"
+        )
+    known = set(counts.labels)
+    if absent := [label for label in target if label not in known]:
+        counts = counts.with_labels(absent)
+    values = [target.get(label, 0.0) for label in counts.labels or ()]
+    return counts, as_target(values, counts, tolerance=tolerance)

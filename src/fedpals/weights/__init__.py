@@ -1,0 +1,12 @@
+"""Aggregation weights: section 3 of the paper and its appendix "Choice of λ", solved exactly.
+
+    α^λ = argmin over the simplex  ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i
+
+Needs numpy and scipy only. Every answer carries a certificate; one that fails it is never returned.
+"""
+
+from fedpals.weights.certificate import Certificate
+from fedpals.weights.projection import Projection
+from fedpals.weights.solver import Weights, coverage, ess_grid, perturb, solve
+
+__all__ = ["Certificate", "Projection", "Weights", "coverage", "ess_grid", "perturb", "solve"]

@@ -1,0 +1,169 @@
+"""λ > 0: semismooth Newton on the dual, K unknowns however many clients there are.
+
+At the optimum there is a z ∈ R^K with
+
+    α_i = w_i (s_i·z)₊        and        Sᵀα + μPz = T,      P = I − 11ᵀ/K,
+
+the zero of the gradient of a convex, piecewise quadratic function; Σα = 1 follows, because the
+rows of S and T sum to 1. We work in u = z − 1: u = 0 is FedAvg, so a huge λ loses no digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpals.labels import Vector
+from fedpals.weights.problem import EPS, Problem
+
+_MAX_STEPS = 200
+_DIRECT = 1e-5
+"""Below this μ Newton is led there in stages; above it starts at once."""
+_STAGE = 0.03
+_SKETCH = 1 << 14
+"""More clients than four times this: solve a sketch of so many first, to start from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A dual point and what follows from it."""
+
+    u: Vector
+    v: Vector
+    """s_i·z = 1 + s_i·u, per client; α = w·v₊."""
+    F: Vector
+    """Sᵀα + μP(u − centre) − T: zero at the optimum."""
+
+    @property
+    def residual(self) -> float:
+        """Largest entry of F."""
+        return float(np.abs(self.F).max())
+
+
+def centred(u: Vector) -> Vector:
+    """P·u = u − mean(u)."""
+    return u - u.mean()
+
+
+class Newton:
+    """The iteration for one problem; keeps its Newton matrix from solve to solve.
+
+    The matrix is G + μP with G = Σ_active w_i s_i s_iᵀ. Between two points few clients enter or
+    leave the active set, so G is updated by those alone.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._active: npt.NDArray[np.bool_] | None = None
+        self._gram: Vector = np.empty((0, 0))
+        self._updates = 0
+        self._common = int(np.argmax(problem.T))
+
+    def solve(self, mu: float, start: Vector | None = None) -> Point:
+        """Return the optimum for μ, from a nearby ``start`` or from FedAvg."""
+        if start is not None:
+            return self.descend(mu, start)
+        u = np.zeros_like(self.problem.T)
+        if self.problem.w.size > 4 * _SKETCH:
+            u = Newton(self.problem.sketch(_SKETCH)).solve(mu).u
+            return self.descend(mu, u)
+        stage = 1e-3
+        while mu < _DIRECT and stage > mu:
+            u = self.descend(stage, u).u
+            stage = max(mu, stage * _STAGE)
+        return self.descend(mu, u)
+
+    def descend(self, mu: float, u: Vector, centre: Vector | float = 0.0) -> Point:
+        """Newton steps with an exact line search, until F is rounding or no longer falls.
+
+        ``centre`` moves the regulariser to ½μ‖P(u − centre)‖².
+        """
+        point = best = self._at(u, mu, centre)
+        stalls = 0
+        for _ in range(_MAX_STEPS):
+            if best.residual <= 2 * EPS * (1.0 + float(np.abs(best.u).max())) or stalls == 2:
+                break
+            point = self._search(point, self.inverse(point.v, mu, -point.F), mu, centre)
+            if point.residual < best.residual:
+                stalls = stalls + 1 if point.residual > 0.5 * best.residual < 1e-9 else 0
+                best = point
+            else:
+                stalls += 1 if best.residual < 1e-9 * (1.0 + float(np.abs(best.u).max())) else 0
+        return best
+
+    def _at(self, u: Vector, mu: float, centre: Vector | float) -> Point:
+        p = self.problem
+        mean = u.mean()
+        v = p.scores(u - mean)
+        v += 1.0 + mean
+        alpha = np.maximum(v, 0.0)
+        alpha *= p.w
+        F = p.mix(alpha) - p.T
+        F += mu * centred(u - centre)
+        return Point(u, v, F)
+
+    def gram(self, v: Vector) -> Vector:
+        """G = Σ w_i s_i s_iᵀ over the clients with v_i > 0."""
+        p, active = self.problem, v > 0
+        if self._active is not None:
+            flipped = np.flatnonzero(active != self._active)
+            if flipped.size * 4 < active.size and self._updates < 50:
+                if flipped.size:
+                    sign = np.where(active[flipped], 1.0, -1.0)
+                    self._gram = self._gram + p.gram(p.w[flipped] * sign, flipped)
+                    self._updates += 1
+                self._active = active
+                return self._gram
+        self._gram, self._active, self._updates = p.gram(p.w * active), active, 0
+        return self._gram
+
+    def inverse(self, v: Vector, mu: float, rhs: Vector) -> Vector:
+        """Solve (G + μP) x = rhs in a basis that any μ and any label mix can take.
+
+        P vanishes on the constant vector, where only G counts, so that vector takes the place of
+        the target's most common label in the basis; then scaling the diagonal to 1 is enough.
+        """
+        G, j = self.gram(v), self._common
+        K = rhs.size
+        ones = G.sum(axis=1)
+        H = G - mu / K
+        H.flat[:: K + 1] += mu
+        H[j] = H[:, j] = ones
+        H[j, j] = max(float(ones.sum()), EPS)
+        b = rhs.copy()
+        b[j] = rhs.sum()
+        scale = 1.0 / np.sqrt(np.maximum(H.flat[:: K + 1], EPS * EPS))
+        H *= scale
+        H *= scale[:, None]
+        b *= scale
+        x = np.linalg.solve(H, b)
+        x *= scale
+        constant = x[j]
+        x[j] = 0.0
+        return np.asarray(x + constant)
+
+    def _search(self, point: Point, d: Vector, mu: float, centre: Vector | float) -> Point:
+        """Take the full step where it helps, else go to the minimum along ``d``."""
+        full = self._at(point.u + d, mu, centre)
+        if full.residual < 0.5 * point.residual or d @ full.F <= 0:
+            return full
+        # The slope along d is piecewise linear: find its zero without another product with S.
+        p = self.problem
+        b = full.v - point.v
+        weighted = p.w * b
+        curvature = mu * float(np.square(centred(d)).sum())
+        offset = float(d @ point.F) - float(weighted @ np.maximum(point.v, 0.0))
+        low, high, t = 0.0, 1.0, 0.5
+        for _ in range(60):
+            at = point.v + t * b
+            slope = offset + t * curvature + float(weighted @ np.maximum(at, 0.0))
+            low, high = (t, high) if slope < 0 else (low, t)
+            bend = curvature + float((weighted * b) @ (at > 0))
+            step = t - slope / bend if bend > 0 else low
+            following = step if low < step < high else 0.5 * (low + high)
+            if abs(following - t) <= 1e-12 * high:
+                break
+            t = following
+        return self._at(point.u + t * d, mu, centre)

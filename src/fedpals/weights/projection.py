@@ -1,0 +1,117 @@
+"""λ = 0: the projection of T onto the clients' hull, coverage, and a proof of either verdict.
+
+d(T, S) = min over the simplex ‖T − Sᵀα‖² is a non-negative least-squares problem: with x = tα,
+
+    min over x ≥ 0  ‖(S − T)ᵀx‖² + (1ᵀx − 1)²
+
+takes the value d/(1 + d), so α = x/Σx is exact and no penalty weight has to be chosen. For many
+clients it runs on a few of them; one product with S prices all the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.optimize import nnls
+
+from fedpals.errors import CertificateError
+from fedpals.labels import Vector
+from fedpals.weights.problem import Problem
+
+_MAX_PRICINGS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The point p* of Conv(S) closest to T, and the proof whether it is T itself.
+
+    ``covered`` is the paper's Assumption 2. Where it holds, ``alpha`` are weights that reproduce T
+    up to rounding. Where it fails, r = T − p* separates: r·s_i ≤ r·T − ``margin`` for every client
+    with ``margin`` > 0, so no mix of clients can reach T.
+    """
+
+    alpha: Vector
+    """Weights with Sᵀα = p*; not unique."""
+    point: Vector
+    """p*, K probabilities; T itself where covered."""
+    distance: float
+    """d(T, S) = ‖T − p*‖²; exactly 0 where covered."""
+    covered: bool
+    margin: float
+    """How far the separating direction keeps the clients from T, rounding deducted; 0 where covered."""
+    error: float
+    """Bound on ‖point − p*‖."""
+
+
+def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: float = 0.0) -> Vector:
+    """Minimise ‖T − Sᵀα‖² + μΣα²/w exactly over weights on a few ``rows``; return α on those rows."""
+    S = problem.S[rows]
+    if sparse.issparse(S):
+        S = S.toarray()
+    count, columns = S.shape
+    extra = count if mu else 0
+    A = np.zeros((columns + 1 + extra, count))
+    np.subtract(S.T, problem.T[:, None], out=A[:columns])
+    A[columns] = 1.0
+    if extra:
+        A[columns + 1 :].flat[:: count + 1] = np.sqrt(mu / problem.w[rows])
+    b = np.zeros(columns + 1 + extra)
+    b[columns] = 1.0
+    x, _ = nnls(A, b, maxiter=100 * (count + 10))
+    return np.asarray(x / x.sum())
+
+
+def project(problem: Problem) -> Projection:
+    """Project T onto Conv(S), exactly; for M ≫ K only a few clients at a time are looked at."""
+    p = problem
+    M, K = p.S.shape
+    alive = p.w > 0
+    rows = np.flatnonzero(alive) if M <= 2 * K + 64 else _first_rows(p, alive)
+    noise = 16 * (p.score_rounding + p.mix_rounding)
+    for _ in range(_MAX_PRICINGS):
+        alpha = np.zeros(M)
+        alpha[rows] = least_squares(p, rows)
+        r = p.T - p.mix(alpha)
+        size = float(np.abs(r).max())
+        if size <= noise:
+            return Projection(alpha, p.T, 0.0, covered=True, margin=0.0, error=0.0)
+        price = np.where(alive, p.scores(r), -np.inf)
+        support = np.flatnonzero(alpha)
+        better = np.flatnonzero(price > price[support].max() + noise * size)
+        better = np.setdiff1d(better, rows, assume_unique=True)
+        if better.size == 0:
+            margin = float(r @ p.T) - float(price.max()) - noise * size
+            if margin <= 0:
+                raise CertificateError(
+                    f"whether the target is covered cannot be decided in double precision: it is {size:.1e} "
+                    "from the clients' hull, neither rounding nor provably more"
+                )
+            error = _drift(p, support, r, noise * size)
+            return Projection(alpha, p.T - r, float(r @ r), covered=False, margin=margin, error=error)
+        if better.size > K:
+            better = better[np.argpartition(-price[better], K)[:K]]
+        rows = np.union1d(support, better)
+    raise CertificateError(f"projecting the target took more than {_MAX_PRICINGS} rounds of pricing")
+
+
+def _first_rows(p: Problem, alive: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """For each label the client with the largest share of it, and the clients most like T."""
+    K = p.T.size
+    top = np.asarray(p.S.argmax(axis=0)).ravel()
+    near = np.argpartition(-np.where(alive, p.scores(p.T), -np.inf), K)[:K]
+    rows = np.union1d(top, near)
+    return np.asarray(rows[alive[rows]], dtype=np.intp)
+
+
+def _drift(p: Problem, support: npt.NDArray[np.intp], r: Vector, slip: float) -> float:
+    """How far T − r can be from p*: at p*, r is orthogonal to the face that the support spans."""
+    edges = p.S[support]
+    edges = (edges.toarray() if sparse.issparse(edges) else edges) - (p.T - r)
+    singular = np.linalg.svd(edges, compute_uv=False)
+    kept = singular[singular > 1e-12 * singular[0]] if singular[0] > 0 else singular[:0]
+    if kept.size == 0:
+        return 0.0
+    return float(np.linalg.norm(np.abs(edges @ r) + slip) / kept[-1])

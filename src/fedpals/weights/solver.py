@@ -1,0 +1,262 @@
+"""`solve`, `ess_grid`, `coverage` and `perturb`: what users call, and the `Weights` they get."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpals.errors import InputError
+from fedpals.labels import LabelCounts, Vector, match
+from fedpals.weights.certificate import EXACT, Certificate, certify
+from fedpals.weights.dual import Newton, Point, centred
+from fedpals.weights.limit import limit
+from fedpals.weights.problem import Problem
+from fedpals.weights.projection import Projection, least_squares, project
+from fedpals.weights.tradeoff import mu_for_ess
+
+_SMALL = 48
+"""Up to so many clients least squares with an active set is faster than Newton on the dual."""
+_TIGHT = 1e-13
+"""A relative gap above this is worth polishing."""
+_VANISHING = 1e-12
+"""λ/N below this is the limit λ → 0⁺."""
+_OVERWHELMING = 1e17
+"""λ/N above this moves no weight by as much as its rounding: FedAvg."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Aggregation weights for one target, what they achieve, and the proof that they are optimal."""
+
+    alpha: Vector
+    """α_i ≥ 0 per client, Σα = 1; 0 for a client without samples."""
+    lam: float
+    """λ of the paper's equation; 0 stands for the limit λ → 0⁺ and ∞ for FedAvg."""
+    certificate: Certificate
+    _instance: _Instance = field(repr=False)
+    clamped: bool = False
+    """Whether a smaller ESS was asked for than the limit λ → 0⁺ has, which is returned then."""
+
+    @property
+    def counts(self) -> LabelCounts:
+        """The clients' label counts."""
+        return self._instance.counts
+
+    @property
+    def target(self) -> Vector:
+        """T, normalised."""
+        return self._instance.problem.T
+
+    @cached_property
+    def ess(self) -> float:
+        """Effective sample size 1/Σ(α_i²/n_i) as a fraction of N; FedAvg has 1."""
+        return self._instance.problem.ess(self.alpha)
+
+    @property
+    def effective_samples(self) -> float:
+        """Effective sample size in samples."""
+        return self.ess * self.counts.total
+
+    @cached_property
+    def marginal(self) -> Vector:
+        """Σ α_i S_i, the label marginal that the weights imply."""
+        return self._instance.problem.mix(self.alpha)
+
+    @property
+    def distance(self) -> float:
+        """‖T − Σ α_i S_i‖²."""
+        return float(np.square(self.target - self.marginal).sum())
+
+    @property
+    def fedavg(self) -> Vector:
+        """FedAvg's weights n_i/N."""
+        return self._instance.problem.w
+
+    @property
+    def fedavg_distance(self) -> float:
+        """‖T − Σ (n_i/N) S_i‖²: how far FedAvg stays from the target."""
+        return self._instance.problem.distance(self.fedavg)
+
+    @property
+    def projection(self) -> Projection:
+        """The projection of T onto the clients' hull with its proof; computed when first asked for."""
+        return self._instance.projection
+
+    @property
+    def projection_distance(self) -> float:
+        """d(T, S), the smallest distance that any weights reach."""
+        return self.projection.distance
+
+    @property
+    def covered(self) -> bool:
+        """Whether some weights reproduce T exactly (Assumption 2), proven either way."""
+        return self.projection.covered
+
+
+class _Instance:
+    """One (counts, target) and what all its weights share: problem, Newton matrix, projection, limit."""
+
+    def __init__(self, counts: LabelCounts, target: Vector) -> None:
+        self.counts = counts
+        self.problem = Problem.of(counts, target)
+
+    @cached_property
+    def projection(self) -> Projection:
+        return project(self.problem)
+
+    @cached_property
+    def newton(self) -> Newton:
+        return Newton(self.problem)
+
+    @cached_property
+    def limit(self) -> Weights:
+        """λ → 0⁺."""
+        alpha, certificate = limit(self.problem, self.projection)
+        return Weights(alpha, 0.0, certificate.checked(), self)
+
+    @property
+    def fedavg(self) -> Weights:
+        """λ = ∞."""
+        return Weights(self.problem.w, math.inf, EXACT, self)
+
+    def at_mu(self, mu: float) -> Weights:
+        """Weights for λ = μN."""
+        if mu >= _OVERWHELMING:
+            return self.fedavg
+        if mu < _VANISHING:
+            return self.limit
+        if self.problem.w.size <= _SMALL:
+            alpha, certificate = self._by_least_squares(np.flatnonzero(self.problem.w), mu)
+            if certificate.relative_gap <= _TIGHT:
+                return Weights(alpha, mu * self.problem.N, certificate, self)
+        return self.from_dual(mu, self.newton.solve(mu))
+
+    def from_dual(self, mu: float, point: Point) -> Weights:
+        """Weights of a dual optimum, polished where rounding in a large dual point shows."""
+        p = self.problem
+        alpha = np.maximum(point.v, 0.0)
+        alpha *= p.w
+        alpha /= alpha.sum()
+        certificate = certify(p, alpha, centred(point.u), 1.0 + float(point.u.mean()), mu)
+        if certificate.relative_gap > _TIGHT:
+            support = np.flatnonzero(alpha)
+            if support.size <= max(_SMALL, p.T.size):
+                polished = self._by_least_squares(support, mu)
+                if polished[1].gap < certificate.gap:
+                    alpha, certificate = polished
+        return Weights(alpha, mu * p.N, certificate.checked(), self)
+
+    def _by_least_squares(self, rows: npt.NDArray[np.intp], mu: float) -> tuple[Vector, Certificate]:
+        """Optimise over ``rows`` alone; the certificate says whether that is the optimum over all."""
+        p = self.problem
+        alpha = np.zeros_like(p.w)
+        alpha[rows] = least_squares(p, rows, mu)
+        y = (p.T - p.mix(alpha)) / mu
+        c = float(alpha @ (p.per_sample(alpha) - p.scores(y)))
+        return alpha, certify(p, alpha, y, c, mu)
+
+
+def solve(
+    counts: Any,
+    target: npt.ArrayLike | Mapping[str, float],
+    *,
+    lam: float | None = None,
+    ess: float | None = None,
+) -> Weights:
+    """Solve for the aggregation weights.
+
+        α = argmin over the simplex  ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i
+
+    Parameters
+    ----------
+    counts
+        M×K label counts, a client per row: numpy, nested lists, scipy sparse, or `LabelCounts`.
+        For partial participation pass the participants' rows (`LabelCounts.subset`).
+    target
+        T: K probabilities, or a mapping from label name to probability.
+    lam
+        λ ≥ 0. ``math.inf`` is FedAvg; 0 is the limit λ → 0⁺: of all projections of T onto the
+        clients' hull the one with the largest effective sample size.
+    ess
+        Instead of λ the effective sample size it shall lead to, as a fraction of N in (0, 1]. Below
+        the ESS of the limit λ → 0⁺, that limit is returned and ``clamped`` says so.
+
+    Raises
+    ------
+    InputError
+        Naming argument, row, label and value where the input is not what it must be.
+    CertificateError
+        Where the answer could not be proven optimal.
+
+    >>> weights = solve([[80, 20], [10, 90]], [0.5, 0.5], lam=0)
+    >>> weights.alpha.round(4).tolist()
+    [0.5714, 0.4286]
+    >>> weights.covered
+    True
+    """
+    if (lam is None) == (ess is None):
+        raise InputError("give either lam=… or ess=…, for instance ess=0.5")
+    instance = _instance(counts, target)
+    if lam is not None:
+        if not lam >= 0:
+            raise InputError(f"lam is {lam}; it must be a number ≥ 0, or math.inf for FedAvg")
+        return instance.at_mu(lam / instance.problem.N)
+    assert ess is not None
+    if not 0 < ess <= 1:
+        raise InputError(f"ess is {ess}; it must be a fraction of all samples in (0, 1], for instance 0.5")
+    return next(iter(_by_ess(instance, [ess])))
+
+
+def ess_grid(counts: Any, target: npt.ArrayLike | Mapping[str, float], l: int) -> tuple[Weights, ...]:  # noqa: E741
+    """Solve for ``l`` equidistributed ESS between that of λ → 0⁺ and FedAvg's 100 %, both left out.
+
+    The paper's strategy where it is unclear which λ to try (appendix "Choice of λ"), by ascending
+    ESS. There is nothing in between, and the result is empty, where T is the pooled marginal.
+    """
+    if l < 1:
+        raise InputError(f"l is {l}; a grid needs at least one value")
+    instance = _instance(counts, target)
+    lowest = instance.limit.ess
+    if lowest >= 1.0:
+        return ()
+    return tuple(reversed(_by_ess(instance, np.linspace(1.0, lowest, l + 2)[1:-1].tolist())))
+
+
+def coverage(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> Projection:
+    """Decide and prove whether T is covered by the clients (Assumption 2), or how far it is away."""
+    return _instance(counts, target).projection
+
+
+def perturb(target: npt.ArrayLike, delta: float, rng: np.random.Generator) -> Vector:
+    """Noise model of the appendix: T + δ·max(ε, 0) with Gaussian ε, normalised."""
+    T = np.asarray(target, dtype=np.float64)
+    if not (math.isfinite(delta) and delta >= 0):
+        raise InputError(f"delta is {delta}; the size of the noise must be a number ≥ 0")
+    noisy = T + delta * np.maximum(rng.standard_normal(T.shape), 0.0)
+    return np.asarray(noisy / noisy.sum())
+
+
+def _instance(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> _Instance:
+    return _Instance(*match(LabelCounts.of(counts), target))
+
+
+def _by_ess(instance: _Instance, wanted: list[float]) -> list[Weights]:
+    """Weights for descending ESS, each solve starting from the last."""
+    answers, start = [], None
+    for ess in wanted:
+        if ess >= 1.0:
+            answers.append(instance.fedavg)
+        elif ess <= instance.limit.ess:
+            low = instance.limit
+            answers.append(Weights(low.alpha, low.lam, low.certificate, instance, clamped=ess < low.ess))
+        else:
+            mu, point = mu_for_ess(instance.newton, ess, start)
+            start = mu, point.u
+            answers.append(instance.from_dual(mu, point))
+    return answers

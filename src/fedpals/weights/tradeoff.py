@@ -1,0 +1,59 @@
+"""λ by its effect: the λ whose effective sample size is a wanted fraction of N.
+
+With q = Σ α_i²/w_i = 1/ESS, the function 1/√(q − 1) of μ is nearly a straight line, so Newton's
+method on it needs few solves where bisection needs dozens. Its slope comes from the solve itself:
+
+    dq/dμ = −2 [ uᵀPu − μ (Pu)ᵀ H⁻¹ Pu ],     H = G + μP.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedpals.labels import Vector
+from fedpals.weights.dual import Newton, Point, centred
+from fedpals.weights.problem import EPS, Problem
+
+_TOLERANCE = 1e-9
+_MAX_SOLVES = 100
+
+
+def excess(problem: Problem, point: Point) -> float:
+    """q − 1 = Σ w_i (v_i₊ − 1)², without cancellation near FedAvg."""
+    return float(problem.w @ np.square(np.maximum(point.v, 0.0) - 1.0))
+
+
+def initial_mu(problem: Problem, ess: float) -> float:
+    """μ at which ESS is ``ess`` if no weight has to be cut off at 0; 0 where T is the pooled marginal."""
+    p = problem
+    gain = p.scores(p.T - p.mix(p.w))
+    spread = math.sqrt(float(p.w @ np.square(gain - p.w @ gain)))
+    return spread / math.sqrt(1.0 / ess - 1.0)
+
+
+def mu_for_ess(newton: Newton, ess: float, start: tuple[float, Vector] | None = None) -> tuple[float, Point]:
+    """Find the μ with ESS(μ) = ``ess``, which must lie above the ESS at λ → 0⁺ and below 1.
+
+    ``start`` is a neighbouring (μ, u), such as the last value of a grid.
+    """
+    p = newton.problem
+    mu, u = start or (initial_mu(p, ess), None)
+    wanted = 1.0 / math.sqrt(1.0 / ess - 1.0)
+    low, high = 0.0, math.inf
+    point = newton.solve(mu, u)
+    for _ in range(_MAX_SOLVES):
+        q1 = excess(p, point)
+        if abs(1.0 / (1.0 + q1) - ess) <= _TOLERANCE * min(ess, 1.0 - ess) or high - low <= EPS * low:
+            break
+        value = 1.0 / math.sqrt(q1)
+        low, high = (mu, high) if value < wanted else (low, mu)
+        pu = centred(point.u)
+        bend = float(pu @ pu) - mu * float(pu @ newton.inverse(point.v, mu, pu))
+        step = mu + (wanted - value) / (bend * value**3) if bend > 0 else low
+        if not low < step < high:
+            step = 0.1 * high if low == 0.0 else 10.0 * low if high == math.inf else math.sqrt(low * high)
+        mu = step
+        point = newton.solve(mu, point.u)
+    return mu, point
