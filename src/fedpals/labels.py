@@ -7,6 +7,7 @@ it follow ``sizes`` n_i (row sums) and ``marginals`` S = counts / sizes, the S_i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -70,25 +71,26 @@ class LabelCounts:
         """
         if isinstance(counts, cls):
             return counts
-        table = counts if sparse.issparse(counts) else _as_array(counts)
+        table: Any = counts if sparse.issparse(counts) else _as_array(counts)
         if table.ndim != 2:
-            raise InputError(
-                f"counts must be a table with a client per row and a label per column, not {table.ndim}-D"
-            )
+            raise InputError(f"counts must be a table with a client per row and a label per column, not {table.ndim}-D")
         rows, columns = table.shape
         if rows == 0 or columns == 0:
             raise InputError(f"counts is {rows}×{columns}: it needs at least one client and one label")
-        named = replace(
-            _EMPTY,
-            clients=_names(clients, rows, "client names", "row"),
-            labels=_names(labels, columns, "label names", "column"),
-        )
-        marginals, sizes = (
-            named._from_sparse(sparse.csr_array(table)) if sparse.issparse(table) else named._from_dense(table)
-        )
+        clients = _names(clients, rows, "client names", "row")
+        labels = _names(labels, columns, "label names", "column")
+        try:
+            marginals, sizes = _from_sparse(table) if sparse.issparse(table) else _from_dense(table)
+        except _BadCount as bad:
+            client = clients[bad.row] if clients else f"row {bad.row}"
+            label = labels[bad.column] if labels else f"column {bad.column}"
+            raise InputError(
+                f"counts: client {client!r}, label {label!r}: {bad.value:g} {bad.reason}; "
+                "label counts must be whole numbers ≥ 0"
+            ) from None
         if not sizes.any():
             raise InputError(f"all {rows} clients are empty: at least one must have samples")
-        return replace(named, marginals=marginals, sizes=sizes)
+        return cls(marginals, sizes, clients, labels)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -130,51 +132,51 @@ class LabelCounts:
             marginals = np.hstack([self.marginals, np.zeros((rows, len(absent)))])
         return replace(self, marginals=marginals, labels=(*(self.labels or ()), *absent))
 
-    def _from_dense(self, table: npt.NDArray[Any]) -> tuple[Vector, Vector]:
-        rows, columns = table.shape
-        marginals = np.empty((rows, columns))
-        sizes = np.empty(rows)
-        ones = np.ones(columns)
-        whole = table.dtype.kind in "bui"
-        for block in row_blocks(rows, columns):
-            part = marginals[block]
-            part[...] = table[block]
-            if not (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
-                at = np.argmax(~((part >= 0) & np.isfinite(part) & (part == np.floor(part))))
-                row, column = divmod(int(at), columns)
-                self._refuse(block.start + row, column, part[row, column])
-            n = np.matmul(part, ones, out=sizes[block])
-            part /= np.where(n > 0, n, 1.0)[:, None]
-        return marginals, sizes
 
-    def _from_sparse(self, table: sparse.csr_array) -> tuple[sparse.csr_array, Vector]:
-        marginals = sparse.csr_array(table, dtype=np.float64, copy=True)
-        marginals.sum_duplicates()
-        data = marginals.data
-        wrong = ~((data >= 0) & np.isfinite(data) & (data == np.floor(data)))
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            row = int(np.searchsorted(marginals.indptr, at, side="right")) - 1
-            self._refuse(row, int(marginals.indices[at]), float(data[at]))
-        sizes = marginals @ np.ones(marginals.shape[1])
-        data /= np.repeat(np.where(sizes > 0, sizes, 1.0), np.diff(marginals.indptr))
-        return marginals, sizes
+class _BadCount(Exception):  # noqa: N818 -- never leaves this module
+    """A count that is none, before the names of its row and column are known."""
 
-    def _refuse(self, row: int, column: int, value: float) -> None:
-        reason = (
-            "is not a finite number"
-            if not np.isfinite(value)
-            else "is negative"
-            if value < 0
-            else "is fractional"
-        )
-        raise InputError(
-            f"counts: client {self.client(row)!r}, label {self.label(column)!r}: {value:g} {reason}; "
-            "label counts must be whole numbers ≥ 0"
-        )
+    def __init__(self, row: int, column: int, value: float) -> None:
+        self.row, self.column, self.value = row, column, value
+        finite = math.isfinite(value)
+        self.reason = "is not a finite number" if not finite else "is negative" if value < 0 else "is fractional"
 
 
-_EMPTY = LabelCounts(np.empty((0, 0)), np.empty(0))
+def _from_dense(table: npt.NDArray[Any]) -> tuple[Vector, Vector]:
+    """Marginals and sizes, block by block: one pass over the counts, one copy of them."""
+    rows, columns = table.shape
+    marginals = np.empty((rows, columns))
+    sizes = np.empty(rows)
+    ones = np.ones(columns)
+    whole = table.dtype.kind in "bui"
+    for block in row_blocks(rows, columns):
+        part = marginals[block]
+        part[...] = table[block]
+        if not (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
+            at = int(np.argmax(_not_counts(part)))
+            row, column = divmod(at, columns)
+            raise _BadCount(block.start + row, column, float(part[row, column]))
+        n = np.matmul(part, ones, out=sizes[block])
+        part /= np.maximum(n, 1.0)[:, None]
+    return marginals, sizes
+
+
+def _from_sparse(table: Any) -> tuple[sparse.csr_array, Vector]:
+    marginals = sparse.csr_array(table, dtype=np.float64, copy=True)
+    marginals.sum_duplicates()
+    data = marginals.data
+    wrong = _not_counts(data)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        row = int(np.searchsorted(marginals.indptr, at, side="right")) - 1
+        raise _BadCount(row, int(marginals.indices[at]), float(data[at]))
+    sizes = np.asarray(marginals @ np.ones(marginals.shape[1]))
+    data /= np.repeat(np.maximum(sizes, 1.0), np.diff(marginals.indptr))
+    return marginals, sizes
+
+
+def _not_counts(values: Vector) -> npt.NDArray[np.bool_]:
+    return np.asarray(~((values >= 0) & np.isfinite(values) & (values == np.floor(values))))
 
 
 def _as_array(counts: Any) -> npt.NDArray[Any]:
@@ -204,9 +206,7 @@ def _names(names: Sequence[str] | None, expected: int, what: str, unit: str) -> 
     return tuple(names)
 
 
-def as_target(
-    target: npt.ArrayLike, counts: LabelCounts, *, tolerance: float = _SUM_TOLERANCE
-) -> Vector:
+def as_target(target: npt.ArrayLike, counts: LabelCounts, *, tolerance: float = _SUM_TOLERANCE) -> Vector:
     """Validate T against ``counts`` and divide out the rounding of its sum.
 
     ``tolerance`` is how far the sum may be from 1 before it is no longer rounding.
@@ -218,14 +218,12 @@ def as_target(
         raise InputError(f"target must be {columns} probabilities, one per label") from None
     if values.shape != (columns,):
         raise InputError(
-            f"target has shape {values.shape} but the clients have {columns} labels; "
-            "it needs one probability per label"
+            f"target has shape {values.shape} but the clients have {columns} labels; it needs one probability per label"
         )
-    wrong = ~(np.isfinite(values) & (values >= 0))
-    if wrong.any():
-        at = int(np.argmax(wrong))
+    if not (values.min() >= 0 and values.max() < math.inf):
+        at = int(np.argmax(~(np.isfinite(values) & (values >= 0))))
         raise InputError(f"target: label {counts.label(at)!r}: {values[at]:g} is not a probability")
-    total = values.sum()
+    total = float(values.sum())
     if abs(total - 1.0) > tolerance:
         raise InputError(f"target sums to {total:.9g}, not 1; divide it by its sum if it holds counts")
     return values / total

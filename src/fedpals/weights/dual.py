@@ -22,8 +22,10 @@ _MAX_STEPS = 200
 _DIRECT = 1e-5
 """Below this μ Newton is led there in stages; above it starts at once."""
 _STAGE = 0.03
-_SKETCH = 1 << 14
-"""More clients than four times this: solve a sketch of so many first, to start from."""
+_NEAR = 1e4
+"""Within so many roundings of zero, steps that no longer halve F are the end of what can be had."""
+_SKETCH = 2048
+"""Rows of a sketch that is solved first where there are several times as many clients, to start from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,7 @@ class Point:
 
 def centred(u: Vector) -> Vector:
     """P·u = u − mean(u)."""
-    return u - u.mean()
+    return np.asarray(u - u.mean())
 
 
 class Newton:
@@ -66,9 +68,9 @@ class Newton:
         if start is not None:
             return self.descend(mu, start)
         u = np.zeros_like(self.problem.T)
-        if self.problem.w.size > 4 * _SKETCH:
-            u = Newton(self.problem.sketch(_SKETCH)).solve(mu).u
-            return self.descend(mu, u)
+        sketch = max(_SKETCH, 16 * u.size)
+        if self.problem.w.size > 4 * sketch:
+            return self.descend(mu, Newton(self.problem.sketch(sketch)).solve(mu).u)
         stage = 1e-3
         while mu < _DIRECT and stage > mu:
             u = self.descend(stage, u).u
@@ -83,14 +85,14 @@ class Newton:
         point = best = self._at(u, mu, centre)
         stalls = 0
         for _ in range(_MAX_STEPS):
-            if best.residual <= 2 * EPS * (1.0 + float(np.abs(best.u).max())) or stalls == 2:
+            rounding = EPS * (1.0 + float(np.abs(best.u).max()))
+            if best.residual <= 2 * rounding or stalls == 2:
                 break
             point = self._search(point, self.inverse(point.v, mu, -point.F), mu, centre)
+            if point.residual > 0.5 * best.residual and best.residual <= _NEAR * rounding:
+                stalls += 1
             if point.residual < best.residual:
-                stalls = stalls + 1 if point.residual > 0.5 * best.residual < 1e-9 else 0
                 best = point
-            else:
-                stalls += 1 if best.residual < 1e-9 * (1.0 + float(np.abs(best.u).max())) else 0
         return best
 
     def _at(self, u: Vector, mu: float, centre: Vector | float) -> Point:
@@ -116,7 +118,9 @@ class Newton:
                     self._updates += 1
                 self._active = active
                 return self._gram
-        self._gram, self._active, self._updates = p.gram(p.w * active), active, 0
+        rows = np.flatnonzero(active)
+        self._gram = p.gram(p.w) if rows.size == active.size else p.gram(p.w[rows], rows)
+        self._active, self._updates = active, 0
         return self._gram
 
     def inverse(self, v: Vector, mu: float, rhs: Vector) -> Vector:

@@ -5,38 +5,43 @@ T to p*; then, over the clients that can take part in a projection,
 
     min Σ α_i²/w_i   subject to   Sᵀα = p*,  α ≥ 0
 
-by the method of multipliers around the Newton iteration of `fedpals.weights.dual`.
+by the method of multipliers: α^μ for a shifted target, the shift y chosen so that Sᵀα meets p*.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from fedpals.labels import Vector
 from fedpals.weights.certificate import Certificate
-from fedpals.weights.dual import Newton, Point
+from fedpals.weights.dual import Newton, centred
 from fedpals.weights.problem import EPS, Problem
-from fedpals.weights.projection import Projection
+from fedpals.weights.projection import Projection, least_squares
 
-_MULTIPLIER_STEPS = 60
+_FEW = 128
+"""Up to so many clients the steps use least squares, which stands any conditioning; above, Newton."""
+_STEPS = 80
+_POLISHABLE = 4096
+"""Largest support whose weights are corrected by one dense least-squares solve."""
 
 
 def limit(problem: Problem, projection: Projection) -> tuple[Vector, Certificate]:
     """Return α at λ → 0⁺ and its certificate, whose objective is Σ α_i²/w_i."""
     rows = _face(problem, projection)
     weights = problem.w[rows]
-    share = float(weights.sum())
-    face = Problem(problem.S[rows], weights / share, projection.point, problem.N)
-    newton = Newton(face)
-    point = _multipliers(newton)
-    on_face = face.w * np.maximum(point.v, 0.0)
+    face = Problem(problem.S[rows], weights / weights.sum(), projection.point, problem.N)
+    step = _LeastSquaresStep(face) if rows.size <= _FEW else _NewtonStep(face)
+    on_face, multiplier = _multipliers(face, step)
+    on_face = _polish(face, on_face)
     on_face /= on_face.sum()
     alpha = np.zeros_like(problem.w)
     alpha[rows] = on_face
-    return alpha, _certify(newton, point, on_face, projection.error)
+    return alpha, _certify(face, on_face, multiplier, projection.error)
 
 
 def _face(p: Problem, projection: Projection) -> npt.NDArray[np.intp]:
@@ -49,50 +54,84 @@ def _face(p: Problem, projection: Projection) -> npt.NDArray[np.intp]:
     if not projection.covered:
         r = p.T - projection.point
         price = np.where(possible, p.scores(r), -np.inf)
-        possible = price >= price.max() - 1e-12 * float(np.abs(r).max())
+        noise = 1e-12 * float(np.abs(r).max()) + 4 * p.mix_rounding * float(projection.point.max())
+        possible = price >= price.max() - noise
     lacking = (projection.point <= 0).astype(np.float64)
     if lacking.any():
         possible &= p.scores(lacking) == 0
-    rows = np.flatnonzero(possible)
-    return rows if rows.size else np.flatnonzero(projection.alpha)
+    return np.flatnonzero(possible | (projection.alpha > 0))
 
 
-def _multipliers(newton: Newton) -> Point:
-    """Solve Sᵀα = p*: each solve moves the regulariser's centre to the last answer, so its pull fades."""
-    p = newton.problem
-    mu = 1e-2
-    best = newton.descend(mu, np.zeros_like(p.T))
-    missed = _missed(p, best)
-    centre = best.u
-    stalls = 0
-    for _ in range(_MULTIPLIER_STEPS):
-        if missed <= 2 * EPS or stalls == 3:
-            break
-        mu = max(1e-8, 0.03 * mu)
-        point = newton.descend(mu, centre, centre)
-        centre = point.u
-        now = _missed(p, point)
-        stalls = 0 if now < 0.5 * missed else stalls + 1
+class _LeastSquaresStep:
+    """α^μ for the target p* + μy by least squares over all clients of the face."""
+
+    least_mu = 1e-20
+
+    def __init__(self, face: Problem) -> None:
+        self.face = face
+
+    def __call__(self, mu: float, y: Vector) -> Vector:
+        return least_squares(replace(self.face, T=self.face.T + mu * y), slice(None), mu)
+
+
+class _NewtonStep:
+    """The same by Newton on the dual, each step from where the last one ended."""
+
+    least_mu = 1e-12
+
+    def __init__(self, face: Problem) -> None:
+        self.newton = Newton(face)
+        self.u = np.zeros_like(face.T)
+
+    def __call__(self, mu: float, y: Vector) -> Vector:
+        point = self.newton.descend(mu, self.u, y)
+        self.u = point.u
+        return self.newton.problem.w * np.maximum(point.v, 0.0)
+
+
+def _multipliers(face: Problem, step: _LeastSquaresStep | _NewtonStep) -> tuple[Vector, Vector]:
+    """Return (α, y): α^μ of the target p* + μy, with y such that Sᵀα = p* up to rounding."""
+    mu, y = 1.0, np.zeros_like(face.T)
+    best, missed, stalls = (face.w, y), math.inf, 0
+    for _ in range(_STEPS):
+        mu = max(step.least_mu, 0.02 * mu)
+        alpha = step(mu, y)
+        residual = face.T - face.mix(alpha)
+        y = centred(y + residual / mu)
+        now = float(np.abs(residual).max())
+        stalls = stalls + 1 if now > 0.5 * missed else 0
         if now < missed:
-            best, missed = point, now
+            best, missed = (alpha, y), now
+        if missed <= 2 * EPS or stalls >= (2 if missed < 1e-10 else 10):
+            break
     return best
 
 
-def _missed(p: Problem, point: Point) -> float:
-    """Largest entry of Sᵀα − p*."""
-    return float(np.abs(p.mix(p.w * np.maximum(point.v, 0.0)) - p.T).max())
+def _polish(p: Problem, alpha: Vector) -> Vector:
+    """Correct α on its support by the least change, in the metric of 1/w, that meets Sᵀα = p*."""
+    support = np.flatnonzero(alpha)
+    if support.size > _POLISHABLE:
+        return alpha
+    root = np.sqrt(p.w[support])
+    S = p.S[support]
+    B = (S.toarray() if sparse.issparse(S) else S) * root[:, None]
+    x = alpha[support] / root
+    x += np.linalg.lstsq(B.T, p.T - x @ B, rcond=1e-13)[0]
+    if x.min() < 0:
+        return alpha
+    polished = np.zeros_like(alpha)
+    polished[support] = x * root
+    return polished
 
 
-def _certify(newton: Newton, point: Point, alpha: Vector, drift: float) -> Certificate:
-    """Bound the gap by 2 z·(Sᵀα − p*), and the error in α by the residual in the metric of G⁺."""
-    p = newton.problem
+def _certify(p: Problem, alpha: Vector, y: Vector, drift: float) -> Certificate:
+    """Bound the gap by 2 z·(Sᵀα − p*), and the error in α by that residual in the metric of G⁺."""
     residual = np.abs(p.mix(alpha) - p.T) + p.mix_rounding * p.T
     size = float(np.linalg.norm(residual)) + drift
-    q = float(alpha @ p.per_sample(alpha))
-    z = 1.0 + point.u
-    slip = p.score_rounding * float(np.abs(z).max())
-    gap = 2.0 * float(np.linalg.norm(z)) * size + slip * slip
-    eigenvalues = np.linalg.eigvalsh(newton.gram(point.v))
+    ratio = p.per_sample(alpha)
+    c = float(alpha @ (ratio - p.scores(y)))
+    gap = 2.0 * float(np.linalg.norm(y) + abs(c)) * size
+    eigenvalues = np.linalg.eigvalsh(p.gram(p.w * (alpha > 0)))
     kept = eigenvalues[eigenvalues > 1e-13 * eigenvalues[-1]]
-    error = size / math.sqrt(float(kept[0])) + slip
-    return Certificate(gap, gap / q, error)
+    error = size / math.sqrt(float(kept[0])) + p.score_rounding * float(np.abs(y).max()) + p.mix_rounding
+    return Certificate(gap, gap / float(alpha @ ratio), error)

@@ -56,19 +56,23 @@ class Problem:
 
     def gram(self, weights: Vector, rows: npt.NDArray[np.intp] | None = None) -> Vector:
         """Sᵀ·diag(weights)·S over ``rows`` (all of them by default), K×K."""
-        S = self.S if rows is None else self.S[rows]
-        if sparse.issparse(S):
-            scaled = S.multiply(weights[:, None]).tocsr()
-            return np.asarray((scaled.T @ S).toarray())
-        total = np.zeros((S.shape[1], S.shape[1]))
-        for block in row_blocks(*S.shape):
-            part = S[block]
+        K = self.T.size
+        if sparse.issparse(self.S):
+            S = self.S if rows is None else self.S[rows]
+            return np.asarray((S.T @ sparse.diags_array(weights) @ S).toarray())
+        total = np.zeros((K, K))
+        for block in row_blocks(weights.size, K):
+            part = self.S[block if rows is None else rows[block]]
             total += (part * weights[block, None]).T @ part
         return total
 
+    @cached_property
+    def _inverse_w(self) -> Vector:
+        return np.divide(1.0, self.w, out=np.zeros_like(self.w), where=self.w > 0)
+
     def per_sample(self, alpha: Vector) -> Vector:
         """α_i/w_i: the weight of a sample at each client, 1 everywhere for FedAvg; 0 without samples."""
-        return np.divide(alpha, self.w, out=np.zeros_like(alpha), where=self.w > 0)
+        return alpha * self._inverse_w
 
     def ess(self, alpha: Vector) -> float:
         """Effective sample size 1/Σ(α_i²/n_i) as a fraction of N; exactly 1 for FedAvg's weights."""

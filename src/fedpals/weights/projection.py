@@ -52,14 +52,12 @@ def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: floa
     if sparse.issparse(S):
         S = S.toarray()
     count, columns = S.shape
-    extra = count if mu else 0
-    A = np.zeros((columns + 1 + extra, count))
-    np.subtract(S.T, problem.T[:, None], out=A[:columns])
-    A[columns] = 1.0
-    if extra:
+    A = np.zeros((columns + 1 + (count if mu else 0), count))
+    b = np.zeros(len(A))
+    A[0] = b[0] = 1.0
+    np.subtract(S.T, problem.T[:, None], out=A[1 : columns + 1])
+    if mu:
         A[columns + 1 :].flat[:: count + 1] = np.sqrt(mu / problem.w[rows])
-    b = np.zeros(columns + 1 + extra)
-    b[columns] = 1.0
     x, _ = nnls(A, b, maxiter=100 * (count + 10))
     return np.asarray(x / x.sum())
 
@@ -83,14 +81,7 @@ def project(problem: Problem) -> Projection:
         better = np.flatnonzero(price > price[support].max() + noise * size)
         better = np.setdiff1d(better, rows, assume_unique=True)
         if better.size == 0:
-            margin = float(r @ p.T) - float(price.max()) - noise * size
-            if margin <= 0:
-                raise CertificateError(
-                    f"whether the target is covered cannot be decided in double precision: it is {size:.1e} "
-                    "from the clients' hull, neither rounding nor provably more"
-                )
-            error = _drift(p, support, r, noise * size)
-            return Projection(alpha, p.T - r, float(r @ r), covered=False, margin=margin, error=error)
+            return _not_covered(p, alpha, r, alive, noise)
         if better.size > K:
             better = better[np.argpartition(-price[better], K)[:K]]
         rows = np.union1d(support, better)
@@ -106,12 +97,28 @@ def _first_rows(p: Problem, alive: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp
     return np.asarray(rows[alive[rows]], dtype=np.intp)
 
 
-def _drift(p: Problem, support: npt.NDArray[np.intp], r: Vector, slip: float) -> float:
-    """How far T − r can be from p*: at p*, r is orthogonal to the face that the support spans."""
+def _not_covered(p: Problem, alpha: Vector, r: Vector, alive: npt.NDArray[np.bool_], noise: float) -> Projection:
+    """Prove that no mix of clients reaches T, and bound how far T − r can be from p*.
+
+    At p*, r is orthogonal to the face that the support spans. What rounding left along the face is
+    taken out of the separating direction, so that the proof works for a T very close to the hull.
+    """
+    support = np.flatnonzero(alpha)
     edges = p.S[support]
     edges = (edges.toarray() if sparse.issparse(edges) else edges) - (p.T - r)
-    singular = np.linalg.svd(edges, compute_uv=False)
-    kept = singular[singular > 1e-12 * singular[0]] if singular[0] > 0 else singular[:0]
-    if kept.size == 0:
-        return 0.0
-    return float(np.linalg.norm(np.abs(edges @ r) + slip) / kept[-1])
+    _, singular, basis = np.linalg.svd(edges, full_matrices=False)
+    kept = singular > 1e-12  # marginals are of size 1: less than this is rounding
+    basis = basis[kept]
+    direction = r - (basis @ r) @ basis
+    direction -= (basis @ direction) @ basis
+    size = float(np.abs(direction).max())
+    price = np.where(alive, p.scores(direction), -np.inf)
+    margin = float(direction @ p.T) - float(price.max()) - noise * size
+    if not margin > 0:
+        raise CertificateError(
+            f"whether the target is covered cannot be decided in double precision: it is {size:.1e} from "
+            "the clients' hull, neither rounding nor provably more"
+        )
+    slip = np.abs(edges @ r) + noise * size
+    error = float(np.linalg.norm(slip) / singular[kept][-1]) if kept.any() else 0.0
+    return Projection(alpha, p.T - r, float(r @ r), covered=False, margin=margin, error=error)

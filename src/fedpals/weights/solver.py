@@ -132,7 +132,8 @@ class _Instance:
         if mu < _VANISHING:
             return self.limit
         if self.problem.w.size <= _SMALL:
-            alpha, certificate = self._by_least_squares(np.flatnonzero(self.problem.w), mu)
+            w = self.problem.w
+            alpha, certificate = self._by_least_squares(slice(None) if w.all() else np.flatnonzero(w), mu)
             if certificate.relative_gap <= _TIGHT:
                 return Weights(alpha, mu * self.problem.N, certificate, self)
         return self.from_dual(mu, self.newton.solve(mu))
@@ -143,7 +144,7 @@ class _Instance:
         alpha = np.maximum(point.v, 0.0)
         alpha *= p.w
         alpha /= alpha.sum()
-        certificate = certify(p, alpha, centred(point.u), 1.0 + float(point.u.mean()), mu)
+        certificate = certify(p, alpha, mu, centred(point.u), 1.0 + float(point.u.mean()))
         if certificate.relative_gap > _TIGHT:
             support = np.flatnonzero(alpha)
             if support.size <= max(_SMALL, p.T.size):
@@ -152,14 +153,12 @@ class _Instance:
                     alpha, certificate = polished
         return Weights(alpha, mu * p.N, certificate.checked(), self)
 
-    def _by_least_squares(self, rows: npt.NDArray[np.intp], mu: float) -> tuple[Vector, Certificate]:
+    def _by_least_squares(self, rows: npt.NDArray[np.intp] | slice, mu: float) -> tuple[Vector, Certificate]:
         """Optimise over ``rows`` alone; the certificate says whether that is the optimum over all."""
         p = self.problem
         alpha = np.zeros_like(p.w)
         alpha[rows] = least_squares(p, rows, mu)
-        y = (p.T - p.mix(alpha)) / mu
-        c = float(alpha @ (p.per_sample(alpha) - p.scores(y)))
-        return alpha, certify(p, alpha, y, c, mu)
+        return alpha, certify(p, alpha, mu)
 
 
 def solve(
@@ -206,7 +205,7 @@ def solve(
     if lam is not None:
         if not lam >= 0:
             raise InputError(f"lam is {lam}; it must be a number ≥ 0, or math.inf for FedAvg")
-        return instance.at_mu(lam / instance.problem.N)
+        return instance.at_mu(float(lam) / instance.problem.N)
     assert ess is not None
     if not 0 < ess <= 1:
         raise InputError(f"ess is {ess}; it must be a fraction of all samples in (0, 1], for instance 0.5")

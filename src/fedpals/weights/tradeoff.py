@@ -21,7 +21,7 @@ _MAX_SOLVES = 100
 
 
 def excess(problem: Problem, point: Point) -> float:
-    """q − 1 = Σ w_i (v_i₊ − 1)², without cancellation near FedAvg."""
+    """Q − 1 = Σ w_i (v_i₊ − 1)², without cancellation near FedAvg."""
     return float(problem.w @ np.square(np.maximum(point.v, 0.0) - 1.0))
 
 

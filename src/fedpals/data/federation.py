@@ -1,0 +1,50 @@
+"""A federation: what a partition makes of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedpals.data.dataset import Dataset, Indices
+from fedpals.errors import InputError
+from fedpals.labels import LabelCounts, Vector
+from fedpals.weights import Projection, coverage
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """The clients' data, the target's validation and test data, and T; all by index."""
+
+    dataset: Dataset
+    clients: tuple[Indices, ...]
+    """M index arrays into the data set, of the clients to train on."""
+    validation: Indices
+    """To select models with; disjoint from every client and from ``test``."""
+    test: Indices
+    """To report with; disjoint from everything else."""
+    target: Vector
+    """T, K probabilities."""
+
+    def __post_init__(self) -> None:
+        everything = np.concatenate([*self.clients, self.validation, self.test])
+        uses = np.bincount(everything, minlength=1)
+        if uses.max() > 1:
+            raise InputError(
+                f"sample {int(uses.argmax())} is used {uses.max()} times; clients, validation and test must not overlap"
+            )
+
+    @cached_property
+    def counts(self) -> LabelCounts:
+        """The M×K label counts of the clients: what the server knows of them."""
+        clients, labels = len(self.clients), len(self.dataset.labels)
+        owner = np.repeat(np.arange(clients), [indices.size for indices in self.clients])
+        cell = owner * labels + self.dataset.y[np.concatenate(self.clients)]
+        table = np.bincount(cell, minlength=clients * labels).reshape(clients, labels)
+        return LabelCounts.of(table, labels=self.dataset.labels)
+
+    @cached_property
+    def coverage(self) -> Projection:
+        """Whether some weighting of the clients reproduces T, or how far T is from their hull."""
+        return coverage(self.counts, self.target)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import fedpals
+from fedpals.report.advice import advice, coverage_sentence
+
+COUNTS = [[900, 100, 0], [100, 600, 300], [5, 5, 40]]
+
+
+def test_the_verdict_on_coverage() -> None:
+    assert coverage_sentence(fedpals.solve(COUNTS, [0.3, 0.4, 0.3], lam=0)).startswith("covered")
+    assert "not covered" in coverage_sentence(fedpals.solve(COUNTS, [0, 0, 1], lam=0))
+    named = fedpals.LabelCounts.of([[1, 1]], labels=["a", "b"])
+    assert "no client has 'c'" in coverage_sentence(fedpals.solve(named, {"a": 0.5, "b": 0.3, "c": 0.2}, lam=0))
+    almost = fedpals.solve([[1, 0, 0], [0, 1, 0]], [0.5, 0.4999, 0.0001], lam=0)
+    assert "practical purposes" not in coverage_sentence(almost)
+
+
+def test_advice_fits_the_situation() -> None:
+    pooled = [1005 / 2050, 705 / 2050, 340 / 2050]
+    assert "plain FedAvg will do" in advice(fedpals.solve(COUNTS, pooled, lam=1))
+    assert "hardly come closer" in advice(fedpals.solve(COUNTS, [0.1, 0.1, 0.8], lam=1e9))
+    assert "noisy" in advice(fedpals.solve(COUNTS, [0.05, 0.05, 0.9], lam=0))
+    assert "closer still" in advice(fedpals.solve(COUNTS, [0.2, 0.5, 0.3], ess=0.9))
+    assert "use them" in advice(fedpals.solve(COUNTS, [0.3, 0.45, 0.25], lam=0))

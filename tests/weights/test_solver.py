@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import fedpals
+import fedpals.weights.certificate
+import fedpals.weights.dual
+from fedpals.rng import generator
+from tests.weights.problems import Drawn, problems
+
+COUNTS = np.array([[80, 20, 0], [10, 60, 30], [5, 5, 40]])
+TARGET = [0.2, 0.3, 0.5]
+
+
+def random_counts(M: int, K: int, seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(rng.dirichlet(np.full(K, 0.3), M) * rng.lognormal(5, 1, M)[:, None])
+    return counts, rng.dirichlet(np.ones(K))
+
+
+def test_the_answer_says_what_it_achieves() -> None:
+    weights = fedpals.solve(COUNTS, TARGET, lam=20)
+    S = COUNTS / COUNTS.sum(axis=1, keepdims=True)
+    sizes = COUNTS.sum(axis=1)
+    assert weights.marginal == pytest.approx(weights.alpha @ S)
+    assert weights.distance == pytest.approx(np.sum((TARGET - weights.alpha @ S) ** 2))
+    assert weights.effective_samples == pytest.approx(1 / np.sum(weights.alpha**2 / sizes))
+    assert weights.ess == pytest.approx(weights.effective_samples / sizes.sum())
+    assert weights.fedavg == pytest.approx(sizes / sizes.sum())
+    assert weights.fedavg_distance == pytest.approx(np.sum((TARGET - sizes / sizes.sum() @ S) ** 2))
+    assert weights.projection_distance <= weights.distance <= weights.fedavg_distance
+
+
+def test_answers_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        fedpals.solve(COUNTS, TARGET, lam=1).lam = 3  # type: ignore[misc]
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(most_clients=40, most_labels=8, largest=1e5), st.floats(0.001, 1))
+def test_the_asked_for_ess_is_met(drawn: Drawn, ess: float) -> None:
+    weights = fedpals.solve(drawn.counts, drawn.target, ess=ess)
+    lowest = fedpals.solve(drawn.counts, drawn.target, lam=0).ess
+    if ess < lowest:
+        assert weights.clamped
+        assert weights.lam == 0
+        assert weights.ess == lowest
+    else:
+        assert weights.ess == pytest.approx(ess, rel=1e-6)
+        assert not weights.clamped
+
+
+def test_lambda_of_an_ess_leads_back_to_it() -> None:
+    by_ess = fedpals.solve(COUNTS, TARGET, ess=0.7)
+    by_lam = fedpals.solve(COUNTS, TARGET, lam=by_ess.lam)
+    assert by_lam.alpha == pytest.approx(by_ess.alpha, abs=1e-12)
+
+
+def test_the_grid_is_equidistributed_between_the_limits() -> None:
+    lowest = fedpals.solve(COUNTS, TARGET, lam=0).ess
+    grid = fedpals.ess_grid(COUNTS, TARGET, 4)
+    assert [w.ess for w in grid] == pytest.approx(np.linspace(lowest, 1, 6)[1:-1], rel=1e-8)
+    assert all(a.lam < b.lam for a, b in itertools.pairwise(grid))
+
+
+@pytest.mark.parametrize("M", [30, 300, 20_000])
+def test_sparse_and_dense_agree(M: int) -> None:
+    counts, target = random_counts(M, 12)
+    for choice in ({"lam": 50.0}, {"lam": 0.0}, {"ess": 0.9}):
+        dense = fedpals.solve(counts, target, **choice)
+        thin = fedpals.solve(sparse.csr_array(counts), target, **choice)
+        assert np.abs(dense.alpha - thin.alpha).sum() <= 1e-7
+        assert dense.covered == thin.covered
+
+
+def test_many_clients_and_many_labels() -> None:
+    """Column generation, sketches and updates of the Newton matrix, on sizes where all are in use."""
+    counts, target = random_counts(30_000, 40)
+    for choice in ({"lam": 1e3}, {"lam": 1.0}, {"ess": 0.5}, {"lam": 0.0}):
+        weights = fedpals.solve(counts, target, **choice)
+        assert weights.certificate.relative_gap < 1e-9
+        assert weights.alpha.sum() == pytest.approx(1)
+    assert weights.distance == pytest.approx(weights.projection_distance, abs=1e-14)
+
+
+def test_starting_from_a_sketch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, target = random_counts(9000, 5)
+    sketched = fedpals.solve(counts, target, lam=100.0)
+    monkeypatch.setattr(fedpals.weights.dual, "_SKETCH", 10**9)
+    plain = fedpals.solve(counts, target, lam=100.0)
+    assert np.abs(sketched.alpha - plain.alpha).sum() <= 1e-10
+
+
+def test_more_labels_than_clients() -> None:
+    counts, target = random_counts(20, 400)
+    weights = fedpals.solve(counts, target, ess=0.5)
+    assert weights.ess == pytest.approx(0.5)
+    assert not weights.covered
+
+
+def test_partial_participation_is_a_solve_over_the_participants() -> None:
+    counts = fedpals.LabelCounts.of(random_counts(500, 10)[0])
+    participants = np.array([3, 77, 12, 401, 5])
+    target = np.full(10, 0.1)
+    by_subset = fedpals.solve(counts.subset(participants), target, ess=0.8)
+    by_rows = fedpals.solve(random_counts(500, 10)[0][participants], target, ess=0.8)
+    assert (by_subset.alpha == by_rows.alpha).all()
+
+
+def test_duplicate_clients_share_in_proportion_to_size() -> None:
+    weights = fedpals.solve([[10, 30], [20, 60], [50, 0]], [0.5, 0.5], lam=7)
+    assert weights.alpha[1] == pytest.approx(2 * weights.alpha[0], rel=1e-12)
+
+
+def test_one_client_one_label() -> None:
+    assert fedpals.solve([[5]], [1.0], lam=3).alpha.tolist() == [1.0]
+    assert fedpals.solve([[5, 1]], [0.1, 0.9], lam=0).alpha.tolist() == [1.0]
+    assert fedpals.solve([[5], [15]], [1.0], ess=0.3).alpha.tolist() == [0.25, 0.75]
+
+
+def test_a_label_no_client_has_is_uncovered_and_still_solved() -> None:
+    counts = fedpals.LabelCounts.of([[5, 5], [9, 1]], labels=["a", "b"])
+    weights = fedpals.solve(counts, {"a": 0.4, "b": 0.4, "new": 0.2}, lam=0)
+    assert not weights.covered
+    assert weights.marginal[2] == 0
+    assert weights.counts.labels == ("a", "b", "new")
+
+
+def test_exactly_one_of_lam_and_ess() -> None:
+    with pytest.raises(fedpals.InputError, match=r"either lam=… or ess=…"):
+        fedpals.solve(COUNTS, TARGET)
+    with pytest.raises(fedpals.InputError, match=r"either lam=… or ess=…"):
+        fedpals.solve(COUNTS, TARGET, lam=1, ess=0.5)
+
+
+@pytest.mark.parametrize("lam", [-1.0, math.nan])
+def test_bad_lambda(lam: float) -> None:
+    with pytest.raises(fedpals.InputError, match="lam is"):
+        fedpals.solve(COUNTS, TARGET, lam=lam)
+
+
+@pytest.mark.parametrize("ess", [0.0, -0.1, 1.01, math.nan])
+def test_bad_ess(ess: float) -> None:
+    with pytest.raises(fedpals.InputError, match="ess is"):
+        fedpals.solve(COUNTS, TARGET, ess=ess)
+
+
+def test_bad_grid() -> None:
+    with pytest.raises(fedpals.InputError, match="l is 0"):
+        fedpals.ess_grid(COUNTS, TARGET, 0)
+
+
+def test_an_answer_that_fails_its_certificate_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage the solvers: what comes out is an error, not wrong weights."""
+    monkeypatch.setattr(fedpals.weights.dual.Newton, "inverse", lambda *arguments: 0.0 * arguments[-1])
+    monkeypatch.setattr(fedpals.weights.solver, "least_squares", lambda problem, rows, _: problem.w[rows])
+    with pytest.raises(fedpals.CertificateError, match="could not be proven optimal"):
+        fedpals.solve(COUNTS, TARGET, lam=1e-3)
+
+
+def test_perturb_follows_the_paper() -> None:
+    rng, same = generator(0, "noise"), generator(0, "noise")
+    noisy = fedpals.perturb(TARGET, 0.5, rng)
+    expected = np.array(TARGET) + 0.5 * np.maximum(same.standard_normal(3), 0)
+    assert noisy == pytest.approx(expected / expected.sum())
+    assert fedpals.perturb(TARGET, 0.0, rng) == pytest.approx(TARGET)
+    with pytest.raises(fedpals.InputError, match="delta is -1"):
+        fedpals.perturb(TARGET, -1, rng)
