@@ -117,7 +117,7 @@ def cvxpy_clarabel(counts: Any, target: Array, lam: float) -> Array:
     return _cvxpy(counts, target, lam, solver="CLARABEL")
 
 
-def osqp(counts: Any, target: Array, lam: float) -> Array:
+def osqp(counts: Any, target: Array, lam: float, **options: Any) -> Array:
     import osqp as library
 
     P, q, A, b, M, K = _factored(counts, target, lam)
@@ -125,9 +125,14 @@ def osqp(counts: Any, target: Array, lam: float) -> Array:
     solver = library.OSQP()
     solver.setup(
         P, q, sparse.vstack([A, bounds]).tocsc(),
-        np.concatenate([b, np.zeros(M)]), np.concatenate([b, np.full(M, np.inf)]), verbose=False,
+        np.concatenate([b, np.zeros(M)]), np.concatenate([b, np.full(M, np.inf)]), verbose=False, **options,
     )  # fmt: skip
     return np.asarray(solver.solve().x[:M])
+
+
+def osqp_accurate(counts: Any, target: Array, lam: float) -> Array:
+    """OSQP's default tolerance of 1e-3 stops early; this one asks for an answer comparable to the others'."""
+    return osqp(counts, target, lam, eps_abs=1e-9, eps_rel=1e-9, max_iter=100_000)
 
 
 def piqp(counts: Any, target: Array, lam: float) -> Array:
@@ -182,12 +187,15 @@ PEERS: dict[str, Callable[..., Array]] = {
     "cvxpy": cvxpy_default,
     "cvxpy+Clarabel": cvxpy_clarabel,
     "OSQP": osqp,
+    "OSQP 1e-9": osqp_accurate,
     "PIQP": piqp,
     "quadprog": quadprog,
     "NNLS": scipy_nnls,
     "SLSQP": scipy_slsqp,
 }
-GENERAL = ("cvxpy", "cvxpy+Clarabel", "OSQP", "PIQP")
+GENERAL = ("cvxpy", "cvxpy+Clarabel", "OSQP", "OSQP 1e-9", "PIQP")
+SOLVED = 1e-6
+"""Relative error of the objective beyond which a library has not solved the problem."""
 
 
 def _objective(counts: Any, target: Array, lam: float, alpha: Array) -> float:
@@ -303,12 +311,13 @@ def main() -> None:
             else:
                 print(f"  {name:15s} {row['status']:>9s}")
         finished = {n: r["ratio"] for n, r in rows.items() if r["status"] == "ok"}
-        general = {n: r for n, r in finished.items() if n in GENERAL}
         fastest = min(finished, key=lambda n: finished[n])
         print(f"  fastest of all: {fastest}; our time is {1 / finished[fastest]:.2g} × its")
-        if general:
-            best = min(general, key=lambda n: general[n])
-            print(f"  fastest general QP library: {best}; we are {general[best]:.3g} × faster")
+        for what, limit in (("", np.inf), (f" that solves it to {SOLVED:g}", SOLVED)):
+            general = {n: r for n, r in finished.items() if n in GENERAL and rows[n]["worse"] <= limit}
+            if general:
+                best = min(general, key=lambda n: general[n])
+                print(f"  fastest general QP library{what}: {best}; we are {general[best]:.3g} × faster")
         results[case.name] = {"fedpals": own, "peers": rows}
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))

@@ -21,8 +21,8 @@ from fedpals.errors import InputError
 Vector: TypeAlias = npt.NDArray[np.float64]
 Matrix: TypeAlias = "Vector | sparse.csr_array"
 
-_BLOCK = 1 << 16
-"""Entries of a row block: half a megabyte, so that a block stays in the processor's cache."""
+_BLOCK = 1 << 18
+"""Entries of a row block: two megabytes, so that a block stays in the processor's cache."""
 
 _SUM_TOLERANCE = 1e-6
 """How far probabilities may miss 1 when nothing is known about how they were rounded."""
@@ -145,7 +145,8 @@ class _BadCount(Exception):  # noqa: N818 -- never leaves this module
 def _from_dense(table: npt.NDArray[Any]) -> tuple[Vector, Vector]:
     """Marginals and sizes, block by block: one pass over the counts, one copy of them."""
     rows, columns = table.shape
-    marginals = np.empty((rows, columns))
+    # A column at a time is how the solver reads a tall table.
+    marginals = np.empty((rows, columns), order="F" if rows > 512 * columns else "C")
     sizes = np.empty(rows)
     ones = np.ones(columns)
     whole = table.dtype.kind in "bui"

@@ -50,21 +50,24 @@ class Certificate:
 EXACT = Certificate(0.0, 0.0, 0.0)
 
 
-def certify(problem: Problem, alpha: Vector, mu: float, y: Vector | None = None, c: float | None = None) -> Certificate:
-    """Certificate of ``alpha`` for μ > 0 by a dual point (y, c), by default the one α itself suggests.
+def certify_primal(problem: Problem, alpha: Vector, mu: float) -> Certificate:
+    """Certificate of any ``alpha`` for μ > 0 by the dual point that it suggests itself.
 
     That is y = r/μ, and the c for which α_i = w_i v_i holds on average over α.
     """
+    y = (problem.T - problem.mix(alpha)) / mu
+    v = problem.scores(y)
+    c = float(alpha @ (problem.per_sample(alpha) - v))
+    v += c
+    return certify(problem, alpha, mu, y, c, v)
+
+
+def certify(problem: Problem, alpha: Vector, mu: float, y: Vector, c: float, v: Vector) -> Certificate:
+    """Certificate of ``alpha`` for μ > 0 by the dual point (y, c), with v = Sy + c at hand."""
     p = problem
     marginal = p.mix(alpha)
     r = p.T - marginal
     x = p.per_sample(alpha)
-    if y is None:
-        y = r / mu
-    v = p.scores(y)
-    if c is None:
-        c = float(alpha @ (x - v))
-    v += c
     slip = p.score_rounding * (abs(c) + float(np.abs(y).max()))
     miss = np.abs(np.maximum(v, 0.0) - x) + (slip + p.mix_rounding * x)
     below = np.maximum(slip - v, 0.0)

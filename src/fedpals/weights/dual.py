@@ -11,6 +11,7 @@ rows of S and T sum to 1. We work in u = z − 1: u = 0 is FedAvg, so a huge λ 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,11 @@ _MAX_STEPS = 200
 _DIRECT = 1e-5
 """Below this μ Newton is led there in stages; above it starts at once."""
 _STAGE = 0.03
+_SKETCHED = 1e-4
+"""Accuracy of a sketch's solution: it is a start, and as a sample no better than this."""
 _NEAR = 1e4
 """Within so many roundings of zero, steps that no longer halve F are the end of what can be had."""
-_SKETCH = 2048
+_SKETCH = 1024
 """Rows of a sketch that is solved first where there are several times as many clients, to start from."""
 
 
@@ -61,24 +64,25 @@ class Newton:
         self._active: npt.NDArray[np.bool_] | None = None
         self._gram: Vector = np.empty((0, 0))
         self._updates = 0
+        self._precision: type[np.floating[Any]] = np.float32
         self._common = int(np.argmax(problem.T))
 
-    def solve(self, mu: float, start: Vector | None = None) -> Point:
+    def solve(self, mu: float, start: Vector | None = None, accuracy: float = 0.0) -> Point:
         """Return the optimum for μ, from a nearby ``start`` or from FedAvg."""
         if start is not None:
             return self.descend(mu, start)
         u = np.zeros_like(self.problem.T)
-        sketch = max(_SKETCH, 16 * u.size)
-        if self.problem.w.size > 4 * sketch:
-            return self.descend(mu, Newton(self.problem.sketch(sketch)).solve(mu).u)
+        sketch = max(_SKETCH, 10 * u.size)
+        if self.problem.w.size > 8 * sketch:
+            return self.descend(mu, Newton(self.problem.sketch(sketch)).solve(mu, accuracy=_SKETCHED).u)
         stage = 1e-3
         while mu < _DIRECT and stage > mu:
             u = self.descend(stage, u).u
             stage = max(mu, stage * _STAGE)
-        return self.descend(mu, u)
+        return self.descend(mu, u, accuracy=accuracy)
 
-    def descend(self, mu: float, u: Vector, centre: Vector | float = 0.0) -> Point:
-        """Newton steps with an exact line search, until F is rounding or no longer falls.
+    def descend(self, mu: float, u: Vector, centre: Vector | float = 0.0, accuracy: float = 0.0) -> Point:
+        """Newton steps with an exact line search, until F is at most ``accuracy``, or rounding.
 
         ``centre`` moves the regulariser to ½μ‖P(u − centre)‖².
         """
@@ -86,7 +90,7 @@ class Newton:
         stalls = 0
         for _ in range(_MAX_STEPS):
             rounding = EPS * (1.0 + float(np.abs(best.u).max()))
-            if best.residual <= 2 * rounding or stalls == 2:
+            if best.residual <= max(accuracy, 2 * rounding) or stalls == 2:
                 break
             point = self._search(point, self.inverse(point.v, mu, -point.F), mu, centre)
             if point.residual > 0.5 * best.residual and best.residual <= _NEAR * rounding:
@@ -106,21 +110,26 @@ class Newton:
         F += mu * centred(u - centre)
         return Point(u, v, F)
 
-    def gram(self, v: Vector) -> Vector:
-        """G = Σ w_i s_i s_iᵀ over the clients with v_i > 0."""
+    def gram(self, v: Vector, mu: float) -> Vector:
+        """G = Σ w_i s_i s_iᵀ over the clients with v_i > 0; in single precision where μ dwarfs its error."""
         p, active = self.problem, v > 0
-        if self._active is not None:
+        precision = np.float32 if mu > _DIRECT else np.float64
+        if self._active is not None and self._precision is precision:
             flipped = np.flatnonzero(active != self._active)
-            if flipped.size * 4 < active.size and self._updates < 50:
-                if flipped.size:
-                    sign = np.where(active[flipped], 1.0, -1.0)
-                    self._gram = self._gram + p.gram(p.w[flipped] * sign, flipped)
-                    self._updates += 1
+            if flipped.size * 2 < active.size and self._updates < 50:
+                entered = active[flipped]
+                for rows, sign in ((flipped[entered], 1.0), (flipped[~entered], -1.0)):
+                    if rows.size:
+                        self._gram = self._gram + sign * p.gram(p.w[rows], rows, precision)
+                        self._updates += 1
                 self._active = active
                 return self._gram
         rows = np.flatnonzero(active)
-        self._gram = p.gram(p.w) if rows.size == active.size else p.gram(p.w[rows], rows)
-        self._active, self._updates = active, 0
+        if rows.size * 4 < active.size:
+            self._gram = p.gram(p.w[rows], rows, precision)
+        else:
+            self._gram = p.gram(p.w * active, precision=precision)
+        self._active, self._updates, self._precision = active, 0, precision
         return self._gram
 
     def inverse(self, v: Vector, mu: float, rhs: Vector) -> Vector:
@@ -129,7 +138,7 @@ class Newton:
         P vanishes on the constant vector, where only G counts, so that vector takes the place of
         the target's most common label in the basis; then scaling the diagonal to 1 is enough.
         """
-        G, j = self.gram(v), self._common
+        G, j = self.gram(v, mu), self._common
         K = rhs.size
         ones = G.sum(axis=1)
         H = G - mu / K

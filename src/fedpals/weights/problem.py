@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,16 +55,20 @@ class Problem:
         """Sᵀα: the label marginal that weights imply."""
         return np.asarray(alpha @ self.S)
 
-    def gram(self, weights: Vector, rows: npt.NDArray[np.intp] | None = None) -> Vector:
-        """Sᵀ·diag(weights)·S over ``rows`` (all of them by default), K×K."""
+    def gram(
+        self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: type[np.floating[Any]] = np.float64
+    ) -> Vector:
+        """Sᵀ·diag(weights)·S over ``rows`` (all of them by default), K×K; weights ≥ 0."""
         K = self.T.size
         if sparse.issparse(self.S):
             S = self.S if rows is None else self.S[rows]
             return np.asarray((S.T @ sparse.diags_array(weights) @ S).toarray())
         total = np.zeros((K, K))
+        roots = np.sqrt(weights)[:, None]
         for block in row_blocks(weights.size, K):
-            part = self.S[block if rows is None else rows[block]]
-            total += (part * weights[block, None]).T @ part
+            S = self.S[block if rows is None else rows[block]]
+            part = np.multiply(S, roots[block], dtype=precision, casting="same_kind")
+            total += part.T @ part
         return total
 
     @cached_property
@@ -92,8 +97,8 @@ class Problem:
 
         The largest clients as they are, and every k-th of the others standing for its neighbours.
         """
-        order = np.argpartition(-self.w, rows // 2)
-        large, small = np.sort(order[: rows // 2]), np.sort(order[rows // 2 :])
+        is_large = self.w > 2.0 / rows  # fewer than half of the rows, since Σw = 1
+        large, small = np.flatnonzero(is_large), np.flatnonzero(~is_large)
         some = small[:: max(1, small.size // (rows - large.size))]
         weights = self.w[some]
         share = 1.0 - self.w[large].sum()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector, match
-from fedpals.weights.certificate import EXACT, Certificate, certify
+from fedpals.weights.certificate import EXACT, Certificate, certify, certify_primal
 from fedpals.weights.dual import Newton, Point, centred
 from fedpals.weights.limit import limit
 from fedpals.weights.problem import Problem
@@ -144,7 +144,7 @@ class _Instance:
         alpha = np.maximum(point.v, 0.0)
         alpha *= p.w
         alpha /= alpha.sum()
-        certificate = certify(p, alpha, mu, centred(point.u), 1.0 + float(point.u.mean()))
+        certificate = certify(p, alpha, mu, centred(point.u), 1.0 + float(point.u.mean()), point.v)
         if certificate.relative_gap > _TIGHT:
             support = np.flatnonzero(alpha)
             if support.size <= max(_SMALL, p.T.size):
@@ -158,7 +158,7 @@ class _Instance:
         p = self.problem
         alpha = np.zeros_like(p.w)
         alpha[rows] = least_squares(p, rows, mu)
-        return alpha, certify(p, alpha, mu)
+        return alpha, certify_primal(p, alpha, mu)
 
 
 def solve(
