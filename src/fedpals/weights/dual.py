@@ -11,13 +11,12 @@ rows of S and T sum to 1. We work in u = z − 1: u = 0 is FedAvg, so a huge λ 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedpals.labels import Vector
-from fedpals.weights.problem import EPS, Problem
+from fedpals.weights.problem import EPS, Precision, Problem
 
 _MAX_STEPS = 200
 _DIRECT = 1e-5
@@ -64,7 +63,7 @@ class Newton:
         self._active: npt.NDArray[np.bool_] | None = None
         self._gram: Vector = np.empty((0, 0))
         self._updates = 0
-        self._precision: type[np.floating[Any]] = np.float32
+        self._precision: Precision = np.float64
         self._common = int(np.argmax(problem.T))
 
     def solve(self, mu: float, start: Vector | None = None, accuracy: float = 0.0) -> Point:
@@ -113,7 +112,7 @@ class Newton:
     def gram(self, v: Vector, mu: float) -> Vector:
         """G = Σ w_i s_i s_iᵀ over the clients with v_i > 0; in single precision where μ dwarfs its error."""
         p, active = self.problem, v > 0
-        precision = np.float32 if mu > _DIRECT else np.float64
+        precision: Precision = np.float32 if mu > _DIRECT else np.float64
         if self._active is not None and self._precision is precision:
             flipped = np.flatnonzero(active != self._active)
             if flipped.size * 2 < active.size and self._updates < 50:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from fedpals.labels import LabelCounts, Matrix, Vector, row_blocks
+
+Precision: TypeAlias = type[np.float32] | type[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -56,7 +58,7 @@ class Problem:
         return np.asarray(alpha @ self.S)
 
     def gram(
-        self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: type[np.floating[Any]] = np.float64
+        self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: Precision = np.float64
     ) -> Vector:
         """Sᵀ·diag(weights)·S over ``rows`` (all of them by default), K×K; weights ≥ 0."""
         K = self.T.size

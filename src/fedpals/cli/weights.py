@@ -1,4 +1,4 @@
-"""The `fedpals` command: parse, call, print."""
+"""`fedpals weights`: aggregation weights, coverage and advice from two CSV files."""
 
 from __future__ import annotations
 
@@ -16,50 +16,17 @@ from rich.markup import escape
 from rich.table import Table
 
 import fedpals
-from fedpals.errors import FedpalsError, InputError
+from fedpals.errors import InputError
 from fedpals.labels import match
 from fedpals.report.advice import advice, coverage_sentence
 from fedpals.report.figures import check_figure_path, save_figure, weights_figure
 from fedpals.tables import read_counts, read_target
 from fedpals.weights import Weights
 
-app = typer.Typer(
-    name="fedpals",
-    help="Federated learning for a place whose mix of labels is different.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
 _SHOWN = 30
 _BAR = 24
 
 
-def _version(value: bool) -> None:
-    if value:
-        typer.echo(f"fedpals {fedpals.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """Federated learning for a place whose mix of labels is different."""
-
-
-@app.command(
-    epilog=(
-        "[bold]Examples[/bold]\n\n"
-        "fedpals weights stores.csv --target new-store.csv\n\n"
-        "fedpals weights stores.csv --target new-store.csv --ess 0.25 --plot weights.png\n\n"
-        "fedpals weights stores.csv --target new-store.csv --grid 4\n\n"
-        "fedpals weights stores.csv --target new-store.csv --lam 0 --json > weights.json"
-    )
-)
 def weights(
     clients: Annotated[
         Path,
@@ -220,14 +187,3 @@ def _as_json(solutions: Sequence[Weights]) -> dict[str, Any]:
             for row in solutions
         ],
     }
-
-
-def main() -> None:
-    """Run the command line; errors a user can mend end with code 2 and one sentence."""
-    try:
-        app()
-    except FedpalsError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
