@@ -28,19 +28,19 @@ def assert_follows(federation: Federation) -> None:
 
 class TestKeys:
     def test_they_decide_the_partition_and_fill_in_its_defaults(self) -> None:
-        assert Task() == Task(data="digits", clients=10, labels_per_client=3)
-        assert Task(data="cifar10", beta=0.1).partition == "dirichlet"
-        assert Task(data="pacs").partition == "pacs"
-        assert Task(data="pacs", labels_per_client=2).partition == "sparsity"
-        assert (Task(data="iwildcam").partition, Task(data="iwildcam").clients) == ("by_domain", 100)
-        assert (Task(data="synthetic").partition, Task(data="synthetic").delta) == ("synthetic", 0.0)
-        assert Task(data="own.npz").partition == "sparsity"
+        assert Task() == Task(task="digits", clients=10, labels_per_client=3)
+        assert Task(task="cifar10", beta=0.1).partition == "dirichlet"
+        assert Task(task="pacs").partition == "pacs"
+        assert Task(task="pacs", labels_per_client=2).partition == "sparsity"
+        assert (Task(task="iwildcam").partition, Task(task="iwildcam").clients) == ("by_domain", 100)
+        assert (Task(task="synthetic").partition, Task(task="synthetic").delta) == ("synthetic", 0.0)
+        assert Task(task="own.npz").partition == "sparsity"
 
     def test_a_task_survives_being_written_down(self) -> None:
         for task in (
             Task(),
-            Task(data="cifar10", beta=0.1, samples_per_client=50),
-            Task(data="synthetic", delta=0.3),
+            Task(task="cifar10", beta=0.1, samples_per_client=50),
+            Task(task="synthetic", delta=0.3),
         ):
             assert Task.model_validate(task.model_dump(exclude_none=True)) == task
             assert Task.model_validate_json(task.model_dump_json()) == task
@@ -128,7 +128,7 @@ class TestSampled:
     def test_a_users_own_data(self, npz: Callable[..., Path]) -> None:
         y = np.repeat(np.arange(4), 50)
         path = npz(x=np.arange(200.0)[:, None], y=y)
-        federation = Task(data=str(path), clients=4, labels_per_client=2).federation(0)
+        federation = Task(task=str(path), clients=4, labels_per_client=2).federation(0)
         assert len(federation.clients) == 3
         assert_follows(federation)
         assert federation.dataset.name == "own"
@@ -136,17 +136,17 @@ class TestSampled:
     def test_nothing_to_test_with_is_said(self, npz: Callable[..., Path]) -> None:
         path = npz(x=np.zeros((6, 1)), y=np.repeat([0, 1], 3))
         with pytest.raises(InputError, match=r"1 test samples .* at most 0 would do"):
-            Task(data=str(path), clients=2, labels_per_client=1).federation(0)
+            Task(task=str(path), clients=2, labels_per_client=1).federation(0)
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.5, 1.0])
 def test_synthetic(delta: float) -> None:
-    federation = Task(data="synthetic", delta=delta).federation(3)
+    federation = Task(task="synthetic", delta=delta).federation(3)
     assert counts(federation).tolist() == [[20, 20, 0], [9, 0, 9]]
     assert federation.coverage.distance == pytest.approx(0.375 * delta**2)
     assert (federation.test.size, federation.validation.size) == (2000, 1000)
     assert_follows(federation)
-    assert counts(Task(data="synthetic", delta=delta).federation(3, oracle=True)).sum(axis=1).tolist() == [
+    assert counts(Task(task="synthetic", delta=delta).federation(3, oracle=True)).sum(axis=1).tolist() == [
         40,
         18,
     ]
@@ -154,7 +154,7 @@ def test_synthetic(delta: float) -> None:
 
 def test_official_test_samples_are_for_testing_only() -> None:
     need("fashion-mnist")
-    federation = Task(data="fashion-mnist", labels_per_client=2).federation(0)
+    federation = Task(task="fashion-mnist", labels_per_client=2).federation(0)
     train, test = federation.dataset.splits["train"], federation.dataset.splits["test"]
     assert np.isin(federation.test, test).all()
     assert np.isin(np.concatenate([*federation.clients, federation.validation]), train).all()
@@ -164,7 +164,7 @@ def test_official_test_samples_are_for_testing_only() -> None:
 
 def test_ten_thousand_clients() -> None:
     need("fashion-mnist")
-    federation = Task(data="fashion-mnist", clients=10_000).federation(0)
+    federation = Task(task="fashion-mnist", clients=10_000).federation(0)
     assert (counts(federation).sum(axis=1) == 3).all()
     assert federation.counts.shape == (9999, 10)
 
@@ -172,7 +172,7 @@ def test_ten_thousand_clients() -> None:
 @pytest.mark.usefixtures("nowhere")
 class TestLayouts:
     def test_pacs(self, pacs_like: Path) -> None:
-        federation = Task(data="pacs").federation(0, folder=pacs_like)
+        federation = Task(task="pacs").federation(0, folder=pacs_like)
         table, splits, y = counts(federation), federation.dataset.splits, federation.dataset.y
         assert table[[0, 1, 2], [0, 1, 2]].tolist() == [0, 0, 0]
         # 756 training images in thirds of 252, each without a label that 108 of the 756 have.
@@ -182,17 +182,17 @@ class TestLayouts:
         assert federation.target.tolist() == pytest.approx([1 / 6, 1 / 6, 0, 1 / 6, 1 / 6, 1 / 6, 1 / 6])
 
     def test_pacs_with_a_smaller_test_set(self, pacs_like: Path) -> None:
-        federation = Task(data="pacs", test_samples=60, validation_samples=12).federation(0, folder=pacs_like)
+        federation = Task(task="pacs", test_samples=60, validation_samples=12).federation(0, folder=pacs_like)
         assert (federation.test.size, federation.validation.size) == (60, 12)
         assert_follows(federation)
 
     def test_pacs_oracle(self, pacs_like: Path) -> None:
-        plain, oracle = (Task(data="pacs").federation(1, oracle=flag, folder=pacs_like) for flag in (False, True))
+        plain, oracle = (Task(task="pacs").federation(1, oracle=flag, folder=pacs_like) for flag in (False, True))
         assert oracle.counts.sizes.tolist() == plain.counts.sizes.tolist()
         assert (counts(oracle)[:, 2] == 0).all()
 
     def test_iwildcam(self, iwildcam_like: Path) -> None:
-        federation = Task(data="iwildcam", clients=3).federation(0, folder=iwildcam_like)
+        federation = Task(task="iwildcam", clients=3).federation(0, folder=iwildcam_like)
         # Locations of 9 7 5 4 2: 9 | 7 + 2 | 5 + 4.
         assert counts(federation).sum(axis=1).tolist() == [9, 9, 9]
         domain = federation.dataset.domain
@@ -203,18 +203,18 @@ class TestLayouts:
 
     def test_iwildcam_by_default_wants_a_hundred_clients(self, iwildcam_like: Path) -> None:
         with pytest.raises(InputError, match="clients is 100 but the samples come from 5 domains"):
-            Task(data="iwildcam").federation(0, folder=iwildcam_like)
+            Task(task="iwildcam").federation(0, folder=iwildcam_like)
 
     def test_a_missing_split_is_named(self, iwildcam_like: Path) -> None:
         path = iwildcam_like / "iwildcam_v2.0" / "metadata.csv"
         path.write_text(path.read_text().replace("id_val,", "held_out,"))
         with pytest.raises(InputError, match="iwildcam: its metadata has no split id_val; it has held_out, id_test"):
-            Task(data="iwildcam", clients=3).federation(0, folder=iwildcam_like)
+            Task(task="iwildcam", clients=3).federation(0, folder=iwildcam_like)
 
 
 def test_the_real_pacs_task() -> None:
     need("pacs")
-    federation = Task(data="pacs").federation(0)
+    federation = Task(task="pacs").federation(0)
     table, y = counts(federation), federation.dataset.y
     assert federation.test.size == 1488
     assert table[[0, 1, 2], [0, 1, 2]].tolist() == [0, 0, 0]

@@ -1,7 +1,7 @@
 """Data: sources of samples, their partition among clients, and the federations that result.
 
 >>> from fedpals.data import Task
->>> federation = Task(data="synthetic", delta=0.5).federation(seed=0)
+>>> federation = Task(task="synthetic", delta=0.5).federation(seed=0)
 >>> federation.counts.sizes.tolist(), federation.target.tolist(), federation.coverage.covered
 ([40.0, 18.0], [0.25, 0.375, 0.375], False)
 """

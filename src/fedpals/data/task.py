@@ -34,13 +34,13 @@ class Task(BaseModel):
     sampling; with neither, the data set is divided the way the paper divides it. A key that the
     division does not use is an error.
 
-    >>> Task(data="digits").partition, Task(data="cifar10", beta=0.1).partition
+    >>> Task(task="digits").partition, Task(task="cifar10", beta=0.1).partition
     ('sparsity', 'dirichlet')
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data: str = _DEFAULT
+    task: str = _DEFAULT
     """A known data set, or the path of a .npz file or of a folder of images by label."""
     clients: int | None = Field(default=None, ge=1)
     """Sparsity and Dirichlet sampling: 10, the target being the last. iWildCam: 100, all of which train."""
@@ -73,7 +73,7 @@ class Task(BaseModel):
         for key in sorted(every - known.keys()):
             if getattr(self, key) is not None:
                 raise InputError(
-                    f"{key} does not apply to {self.data} with {self.partition} partition, "
+                    f"{key} does not apply to {self.task} with {self.partition} partition, "
                     f"which takes {', '.join(known) or 'no keys of its own'}"
                 )
         return self
@@ -85,7 +85,7 @@ class Task(BaseModel):
 
     def dataset(self, folder: Path | None = None) -> Dataset:
         """Return the data set, read once per process."""
-        return _load_once(self.data, folder)
+        return _load_once(self.task, folder)
 
     def federation(self, seed: int, *, oracle: bool = False, folder: Path | None = None) -> Federation:
         """Divide the data set.
@@ -208,7 +208,7 @@ def _kind(values: Mapping[str, Any]) -> Kind:
         return "sparsity"
     if "beta" in values:
         return "dirichlet"
-    source = SOURCES.get(str(values.get("data", _DEFAULT)))
+    source = SOURCES.get(str(values.get("task", _DEFAULT)))
     return source.partition if source else "sparsity"
 
 

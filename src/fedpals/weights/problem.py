@@ -68,8 +68,8 @@ class Problem:
         total = np.zeros((K, K))
         roots = np.sqrt(weights)[:, None]
         for block in row_blocks(weights.size, K):
-            S = self.S[block if rows is None else rows[block]]
-            part = np.multiply(S, roots[block], dtype=precision, casting="same_kind")
+            some = self.S[block if rows is None else rows[block]]
+            part = np.multiply(some, roots[block], dtype=precision, casting="same_kind")
             total += part.T @ part
         return total
 
