@@ -53,11 +53,11 @@ class TestKeys:
                 {"delta": 0.5},
                 "delta does not apply to digits .* takes clients, labels_per_client, samples_per_client",
             ),
-            ({"data": "pacs", "clients": 3}, "clients does not apply to pacs .* no keys of its own"),
+            ({"task": "pacs", "clients": 3}, "clients does not apply to pacs .* no keys of its own"),
             ({"beta": 0}, "greater than 0"),
             ({"beta": float("nan")}, "finite"),
             ({"clients": 0}, "greater than or equal to 1"),
-            ({"data": "synthetic", "delta": 1.5}, "less than or equal to 1"),
+            ({"task": "synthetic", "delta": 1.5}, "less than or equal to 1"),
             ({"labels": 3}, "Extra inputs are not permitted"),
         ],
     )
