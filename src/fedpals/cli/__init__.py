@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 
 import fedpals
+from fedpals.cli import data
+from fedpals.cli.demo import demo
+from fedpals.cli.run import run, with_options
 from fedpals.cli.weights import weights
 from fedpals.errors import FedpalsError
 
@@ -50,6 +53,41 @@ app.command(
         "fedpals weights stores.csv --target new-store.csv --lam 0 --json > weights.json",
     )
 )(weights)
+
+app.command(
+    epilog=examples(
+        "fedpals run --task fashion-mnist --labels-per-client 3 --method fedpals --ess 0.5 --seeds 8 --workers 2",
+        "fedpals run --task digits --method fedavg,fedprox+fedpals --rounds 40",
+        "fedpals run config.toml --out runs",
+    )
+)(with_options(run))
+app.command(epilog=examples("fedpals demo", "fedpals demo --seeds 5 --workers 4"))(demo)
+
+_data = typer.Typer(rich_markup_mode="rich")
+_data.callback(
+    invoke_without_command=True,
+    epilog=examples(
+        "fedpals data",
+        "fedpals data get fashion-mnist",
+        "fedpals data show digits",
+    ),
+)(data.overview)
+_data.command(
+    epilog=examples(
+        "fedpals data get fashion-mnist",
+        "fedpals data get cifar10 --folder ~/data",
+    )
+)(data.get)
+_data.command(
+    epilog=examples(
+        "fedpals data show digits",
+        "fedpals data show cifar10 --labels-per-client 6 --plot marginals.png",
+        "fedpals data show fashion-mnist --beta 0.1 --clients 100 --seed 3",
+        "fedpals data show synthetic --delta 0.5 --json > federation.json",
+        "fedpals data show mine.npz --labels-per-client 2",
+    )
+)(data.show)
+app.add_typer(_data, name="data")
 
 
 def main() -> None:

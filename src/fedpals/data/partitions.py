@@ -102,18 +102,14 @@ def sparsity(
 
     The label sets are drawn uniformly and independently. The last of ``clients`` is the target: it
     yields T, uniform over its C labels, and nobody trains on its samples. ``samples_per_client``
-    None is as many as fit, the same for all.
+    is rounded down to a multiple of C; None is as many as fit, the same for all.
     """
     C = labels_per_client
     _need_two(clients)
     if not 1 <= C <= K:
         raise InputError(f"labels_per_client is {C} but the data has {K} labels; give 1 to {K}")
-    if samples_per_client is not None and (samples_per_client < 1 or samples_per_client % C):
-        below = samples_per_client // C * C
-        fits = f"{below} or {below + C}" if below > 0 else f"{C}"
-        raise InputError(
-            f"samples_per_client is {samples_per_client}, which {C} labels cannot share equally; {fits} would do"
-        )
+    if samples_per_client is not None and samples_per_client < C:
+        raise InputError(f"samples_per_client is {samples_per_client}, too few for {C} labels; at least {C} would do")
     # The C smallest of K random numbers are a uniformly drawn set.
     chosen = np.argsort(rng.random((clients, K)), axis=1)[:, :C]
     has = np.zeros((clients, K), dtype=np.int64)

@@ -38,7 +38,7 @@ class Task(BaseModel):
     ('sparsity', 'dirichlet')
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     task: str = _DEFAULT
     """A known data set, or the path of a .npz file or of a folder of images by label."""
@@ -49,7 +49,7 @@ class Task(BaseModel):
     beta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """β of Dirichlet sampling."""
     samples_per_client: int | None = Field(default=None, ge=1)
-    """n_i of sparsity and Dirichlet sampling; as many as fit unless given."""
+    """n_i of sparsity and Dirichlet sampling, rounded down to a multiple of C; as many as fit unless given."""
     delta: float | None = Field(default=None, ge=0, le=1)
     """δ of the synthetic task, how far its target lies outside the clients' hull; 0 unless given."""
     test_samples: int | None = Field(default=None, ge=1)

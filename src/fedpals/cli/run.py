@@ -1,0 +1,214 @@
+"""`fedpals run`: train any method on any task. The typed configuration is the command line."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Self, get_args
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedpals.data.validation import validated
+from fedpals.errors import InputError
+from fedpals.run import Run
+
+_SWEEP_KEYS = ("seeds",)
+
+
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; flags given as well take precedence.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Run with so many seeds, counting up from --seed.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes: over runs, or over clients if there is one run.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
+    data_folder: Annotated[Path | None, typer.Option(help="Where to look for data first.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.")] = "cpu",
+    resume: Annotated[bool, typer.Option(help="Continue unfinished runs, or start them over.")] = True,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 1,
+    tracker: Annotated[list[str] | None, typer.Option(help="Send metrics to tensorboard or mlflow, too.")] = None,
+    **flags: Any,
+) -> None:
+    """Train methods on a task; ends with a table of mean ± std over seeds."""
+    given = {key: value for key, value in flags.items() if value is not None}
+    settings = {**_read(config), **given}
+    seeds = seeds or settings.pop("seeds", 1)
+    settings.pop("seeds", None)
+    from fedpals.experiments import Settings  # torch takes a second to load: only where it is used
+
+    if device != "cpu":
+        check_device(device)
+    runs = expand(settings, seeds)
+    compute(
+        runs,
+        Settings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ())),
+        Console(),
+    )
+
+
+def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
+    """Return a run per method and seed; ``method`` may name several, separated by commas.
+
+    Options of one method, such as ``ess``, go to the methods that take them; one that none takes is an error.
+    """
+    from fedpals.methods import option_names, options_of
+
+    methods = [name.strip() for name in str(settings.get("method", Run.model_fields["method"].default)).split(",")]
+    options = {key for key in settings if key in option_names()}
+    taken = {key for name in methods for key in options_of(name)}
+    if len(methods) > 1 and (unused := sorted(options - taken)):
+        raise InputError(f"{unused[0]} is no option of any of the methods {', '.join(methods)}")
+    first = int(settings.get("seed", 0))
+    runs = []
+    for name in methods:
+        dropped = options - set(options_of(name)) if len(methods) > 1 else set()
+        keys = {key: value for key, value in settings.items() if key not in dropped}
+        runs += [validated(Run, {**keys, "method": name, "seed": first + i}) for i in range(seeds)]
+    return runs
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that torch does not have, before anything is computed."""
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); use cpu") from None
+
+
+def compute(runs: Sequence[Run], settings: Any, console: Console) -> Sequence[Any]:
+    """Compute runs with a progress display, print the table, and end with code 1 if any run failed."""
+    from fedpals.experiments import sweep
+    from fedpals.report.table import summarise
+
+    with Display(runs, console) as display:
+        outcome = sweep(runs, settings, display)
+    rows = summarise(outcome.records)
+    if rows:
+        console.print(results_table(rows))
+        console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
+    for position, message in sorted(outcome.failed.items()):
+        failed = runs[position]
+        console.print(
+            f"[bold red]failed:[/] {failed.task_name} {failed.method_name} seed {failed.seed}: {escape(message)}"
+        )
+    if outcome.stopped:
+        left = sum(not record.finished for record in outcome.records)
+        console.print(f"Stopped; {left} of {len(runs)} runs are unfinished. The same command continues them.")
+        raise typer.Exit(130)
+    if outcome.failed:
+        raise typer.Exit(1)
+    return outcome.records
+
+
+def results_table(rows: Sequence[Any]) -> Table:
+    """Return the rows as a table, the best mean of each column in bold (Oracle aside)."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("task", "method"):
+        table.add_column(column)
+    for column in ("accuracy %", "with prior correction", "macro-F1 %", "seeds", "s/run"):
+        table.add_column(column, justify="right")
+    previous = None
+    for row in rows:
+        rivals = [r for r in rows if r.task == row.task and "Oracle" not in r.title]
+        cells = []
+        for key in ("raw", "prior", "macro_f1"):
+            spread = getattr(row, key)
+            best = row in rivals and spread.mean == max(getattr(r, key).mean for r in rivals)
+            cells.append(f"[bold]{spread}[/bold]" if best else str(spread))
+        task = row.task if row.task != previous else ""
+        table.add_row(task, row.title, *cells, str(row.raw.seeds), f"{row.seconds:.1f}")
+        previous = row.task
+    return table
+
+
+@dataclass
+class Display:
+    """One progress display for all runs: how many are done, and where those under way are."""
+
+    runs: Sequence[Run]
+    console: Console
+    _bars: dict[int, TaskID] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
+        )
+        self._total = self._progress.add_task("runs", total=len(self.runs), note="")
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Any) -> None:
+        """Show what happened to a run."""
+        run = self.runs[event.run]
+        if event.kind == "round":
+            name = f"{run.task_name} {run.method_name} #{run.seed}"
+            bar = self._bars.get(event.run)
+            if bar is None:
+                bar = self._bars[event.run] = self._progress.add_task(name, total=run.rounds, note="")
+            line = event.line
+            note = f"loss {line['loss']:.3f}  validation {line['raw']['validation']['accuracy']:.3f}"
+            self._progress.update(bar, completed=line["round"], note=note)
+            return
+        if event.kind != "stopped":
+            self._progress.advance(self._total)
+        if (bar := self._bars.pop(event.run, None)) is not None:
+            self._progress.remove_task(bar)
+
+
+def _read(config: Path | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    try:
+        values = tomllib.loads(config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{config}: no such file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{config}: not a TOML file ({error})") from None
+    if isinstance(values.get("method"), list):
+        values["method"] = ",".join(map(str, values["method"]))
+    known = {*Run.model_fields, *_SWEEP_KEYS}
+    if unknown := [key for key in values if key not in known]:
+        validated(Run, {unknown[0]: values[unknown[0]]})  # raises, and suggests the nearest key
+    return values
+
+
+def _options() -> list[inspect.Parameter]:
+    """Return a command-line option for every key of a run."""
+    parameters = []
+    for key, info in Run.model_fields.items():
+        kinds = [kind for kind in get_args(info.annotation) or (info.annotation,) if kind is not type(None)]
+        kind: Any = kinds[0] if kinds[0] in (int, float) else str
+        option = typer.Option(f"--{key.replace('_', '-')}", help=info.description or "", show_default=False)
+        annotation = Annotated[kind | None, option]
+        parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    return parameters
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace ``**flags`` in a command's signature by an option for every key of a run."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    own = [own[0], *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own[1:])]
+    parameters = [*own[:1], *_options(), *own[1:]]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+    return command

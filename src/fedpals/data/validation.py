@@ -1,0 +1,67 @@
+"""A configuration from its keys, with errors in the words of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from fedpals.errors import InputError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(model: type[Model], keys: Mapping[str, Any]) -> Model:
+    """Build a model from its keys.
+
+    Raises
+    ------
+    InputError
+        A line for every key that is unknown, missing or has a value that it must not have: the key,
+        the value, and what would do.
+    """
+    try:
+        return model.model_validate(keys)
+    except ValidationError as error:
+        complaints = error.errors(include_url=False)
+    raise InputError("\n".join(_sentence(model, complaint) for complaint in complaints))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the known word nearest to a mistyped one; nothing where none is near.
+
+    >>> did_you_mean("digitz", ["digits", "cifar10"])
+    "; did you mean 'digits'?"
+    >>> did_you_mean("imagenet", ["digits", "cifar10"])
+    ''
+    """
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _sentence(model: type[BaseModel], complaint: Mapping[str, Any]) -> str:
+    location, kind, message = complaint["loc"], complaint["type"], complaint["msg"]
+    key = ".".join(map(str, location))
+    if kind == "value_error":
+        # Raised by a validator of ours, which names its key itself.
+        return str(complaint["ctx"]["error"])
+    if kind == "extra_forbidden":
+        known = _keys(model, location[:-1])
+        remedy = f"; the keys are {', '.join(known)}" if known else "; remove it"
+        return f"{key!r} is not a known key{did_you_mean(str(location[-1]), known) or remedy}"
+    if kind == "missing":
+        return f"the key {key!r} is missing; add it"
+    needed = message.removeprefix("Input should be ").partition(", unable to parse")[0]
+    return f"{key or 'the configuration'} is {complaint['input']!r}; it must be {needed}"
+
+
+def _keys(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """List the keys of the model that lies at ``location`` in this one; none where it lies in a list or union."""
+    for key in location:
+        inner = model.model_fields[str(key)].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)

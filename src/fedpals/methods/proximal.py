@@ -1,0 +1,24 @@
+"""FedProx: a client that strays from the global parameters is pulled back (Li et al., 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedpals.training import ClientRule
+
+
+@dataclass(frozen=True)
+class Proximal(ClientRule):
+    """Adds μ/2 ‖w − w_t‖², squared, to the client's loss."""
+
+    name: ClassVar[str] = "proximal"
+    proximal_weight: float = 0.01
+    """μ."""
+
+    def adjust_gradient(self, gradient: Tensor, vector: Tensor, start: Tensor, correction: Tensor | None) -> None:
+        """∇ += μ (w − w_t)."""
+        del correction
+        gradient.add_(vector - start, alpha=self.proximal_weight)

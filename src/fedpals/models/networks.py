@@ -1,0 +1,223 @@
+"""The networks a run may train, by name, and the one way to scale what goes into them.
+
+To add a network: write a function of (shape, classes) that returns its layers, and a line in `MODELS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from fedpals import rng
+from fedpals.errors import InputError
+from fedpals.models.backbones import BACKBONES, FineTuned, checkpoint, pretrained
+
+Shape: TypeAlias = tuple[int, ...]
+"""Of one sample: (C, H, W) or (d,)."""
+Layers: TypeAlias = Callable[[Shape, int], nn.Module]
+Builder: TypeAlias = Callable[[Shape, int, torch.Generator, Path | None], nn.Module]
+
+
+def build(name: str, *, shape: Shape, classes: int, seed: int, weights: Path | None = None) -> nn.Module:
+    """Build a model that maps prepared samples (n, ...shape) to (n, classes) logits.
+
+    Parameters
+    ----------
+    name
+        A name of `MODELS`, or ``package.module:function`` for one's own; the function is called with
+        ``shape`` and ``classes`` as keywords and returns a ``torch.nn.Module``.
+    shape
+        Of one sample: (C, H, W) or (d,).
+    classes
+        K.
+    seed
+        Decides all initial values; torch's global generator is neither used nor changed.
+    weights
+        ImageNet weights for a backbone, a torchvision checkpoint; searched for unless given.
+
+    Raises
+    ------
+    InputError
+        Where the name is unknown, or the model does not fit the samples, or the weights are not there.
+
+    >>> build("logistic", shape=(1, 8, 8), classes=10, seed=0)
+    Sequential(
+      (0): Flatten(start_dim=1, end_dim=-1)
+      (1): Linear(in_features=64, out_features=10, bias=True)
+    )
+    """
+    if name in MODELS:
+        builder = MODELS[name]
+    elif ":" in name:
+        builder = partial(_own, name)
+    else:
+        raise InputError(f"model is {name!r}; it is one of {', '.join(MODELS)}, or your own package.module:function")
+    generator = torch.Generator().manual_seed(rng.integer_seed(seed, "model"))
+    return builder(shape, classes, generator, weights).train()
+
+
+def prepare(x: npt.NDArray[Any]) -> torch.Tensor:
+    """Scale samples for any of the models.
+
+    Images (n, C, H, W) of bytes become float32 from −1 to 1, (x/255 − 0.5)/0.5, with the channels last in
+    memory, where convolutions on a CPU are fastest. Vectors (n, d) become float32 and stay as they are;
+    they may share memory with ``x``.
+
+    >>> prepare(np.array([[[[0, 51, 255]]]], dtype=np.uint8))
+    tensor([[[[-1.0000, -0.6000,  1.0000]]]])
+    """
+    if x.dtype == np.uint8 and x.ndim == 4:
+        images = torch.empty(x.shape, memory_format=torch.channels_last)
+        # numpy casts and transposes on the way, a small buffer at a time; the subtraction is exact.
+        values = images.numpy()
+        np.subtract(x, np.float32(127.5), out=values)
+        values /= np.float32(127.5)
+        return images
+    if np.issubdtype(x.dtype, np.floating) and x.ndim == 2:
+        return torch.from_numpy(np.require(x, dtype=np.float32, requirements=["C", "W"]))
+    raise InputError(
+        f"samples are {x.dtype} of shape {x.shape}; models take images, uint8 (n, C, H, W), or vectors, float (n, d)"
+    )
+
+
+def logistic(shape: Shape, classes: int) -> nn.Module:
+    """Return the layers of logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def head(shape: Shape, classes: int) -> nn.Module:
+    """Return the layers of the paper's head for vectors, d → d → K."""
+    width = math.prod(shape)
+    return nn.Sequential(nn.Flatten(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes))
+
+
+def cnn(shape: Shape, classes: int) -> nn.Module:
+    """Return the layers of the paper's small network: two convolutions of 5×5, three linear layers.
+
+    Nothing is padded, so the smallest side is 16. Images with a shorter side get 2 pixels of padding at
+    both convolutions, which then keep the size: 8×8 comes to 16 maps of 2×2, and the smallest side is 4.
+    """
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise InputError(
+            f"cnn takes images (C, H, W) of at least 4×4, and the samples are {_size(shape)}; use logistic or head"
+        )
+    channels, *sides = shape
+    padding = 2 if min(sides) < 16 else 0
+    for _ in range(2):
+        sides = [(side + 2 * padding - 4) // 2 for side in sides]
+    # Pooling and ReLU commute, and after pooling there is a quarter left to do.
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=padding),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(6, 16, 5, padding=padding),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * math.prod(sides), 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
+    )
+
+
+def _initialised(layers: Layers, shape: Shape, classes: int, generator: torch.Generator) -> nn.Module:
+    """Fill a network's parameters from torch's default distributions, but from our generator."""
+    # torch's constructors draw from the global generator; on the meta device they draw nothing.
+    with torch.device("meta"):
+        network = layers(shape, classes)
+    network.to_empty(device="cpu")
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
+            if module.bias is not None:
+                bound = 1 / math.sqrt(module.weight[0].numel())
+                nn.init.uniform_(module.bias, -bound, bound, generator=generator)
+    return network
+
+
+def _fresh(layers: Layers, shape: Shape, classes: int, generator: torch.Generator, weights: Path | None) -> nn.Module:
+    if weights is not None:
+        raise InputError(f"weights is {weights}, but only a backbone takes weights: {', '.join(BACKBONES)}")
+    return _initialised(layers, shape, classes, generator)
+
+
+def _fine_tuned(
+    backbone: str, shape: Shape, classes: int, generator: torch.Generator, weights: Path | None
+) -> nn.Module:
+    if len(shape) != 3 or shape[0] not in {1, 3}:
+        raise InputError(f"{backbone} takes grey or colour images (C, H, W), and the samples are {_size(shape)}")
+    network = pretrained(backbone, checkpoint(backbone, weights))
+    top = _initialised(head, (BACKBONES[backbone].width,), classes, generator)
+    return FineTuned(OrderedDict(backbone=network, head=top))
+
+
+MODELS: Mapping[str, Builder] = {
+    "logistic": partial(_fresh, logistic),
+    "cnn": partial(_fresh, cnn),
+    "head": partial(_fresh, head),
+    **{backbone: partial(_fine_tuned, backbone) for backbone in BACKBONES},
+}
+
+
+def _own(name: str, shape: Shape, classes: int, generator: torch.Generator, weights: Path | None) -> nn.Module:
+    """Call a user's function, and try the model on one sample before hours are spent on it."""
+    if weights is not None:
+        raise InputError(f"weights is {weights}, but {name} is your own model; load its weights in the function")
+    function = _imported(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(generator.initial_seed())
+        model = function(shape=shape, classes=classes)
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model {name} returned a {type(model).__name__}; return a torch.nn.Module")
+        _try(name, model.eval(), shape, classes)
+    return model
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise InputError(f"model is {name!r}; your own is written package.module:function")
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise InputError(
+            f"model {name}: cannot import {module} ({error}); install it, or set PYTHONPATH to the folder that holds it"
+        ) from error
+    except AttributeError as error:
+        raise InputError(f"model {name}: {module} has no {attribute}") from error
+    if not callable(function):
+        raise InputError(f"model {name}: {attribute} is a {type(function).__name__}, not a function")
+    try:
+        inspect.signature(function).bind(shape=(), classes=0)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"model {name}: {attribute}(shape=…, classes=…) cannot be called ({error})") from error
+    return function
+
+
+def _try(name: str, model: nn.Module, shape: Shape, classes: int) -> None:
+    remedy = f"it must map samples of shape {_size(shape)} to {classes} numbers each"
+    try:
+        with torch.no_grad():
+            output = model(torch.zeros(1, *shape))
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise InputError(f"model {name} failed on one sample ({error}); {remedy}") from error
+    found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    if found != (1, classes):
+        raise InputError(f"model {name} gave {found} for one sample, not {(1, classes)}; {remedy}")
+
+
+def _size(shape: Shape) -> str:
+    return "×".join(map(str, shape))

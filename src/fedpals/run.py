@@ -1,0 +1,132 @@
+"""A run: one federation × model × method × settings × seed, as a configuration that says everything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from fedpals.data import Task
+from fedpals.errors import InputError
+
+if TYPE_CHECKING:
+    from fedpals.methods import Method
+
+_DEFAULT_MODELS = {"synthetic": "logistic", "pacs": "head", "iwildcam": "head"}
+"""Model where none is named; image data sets that are not listed get the paper's small CNN."""
+_FEATURES = {"pacs": 128, "iwildcam": 224}
+"""Data sets whose images are read through a frozen backbone unless told otherwise, and at which size."""
+
+
+class Run(Task):
+    """All that determines a run's result; equal configurations give equal bits.
+
+    >>> Run(task="fashion-mnist", method="fedpals", ess=0.5, seed=3).folder.as_posix()[:38]
+    'fashion-mnist-C3/fedpals-ess0.5/3-'
+    """
+
+    method: str = "fedpals"
+    """fedavg, fedsgd, fedprox, scaffold, fedrs, afl, fedpals, oracle, or two joined: fedprox+fedpals."""
+    lam: float | None = Field(default=None, ge=0)
+    """λ of FedPALS."""
+    ess: float | None = Field(default=None, gt=0, le=1)
+    """Effective sample size of FedPALS instead of λ; 0.5 where neither is given."""
+    proximal_weight: float | None = Field(default=None, ge=0)
+    """μ of FedProx; 0.01 unless given."""
+    server_step: float | None = Field(default=None, gt=0)
+    """Server step size of SCAFFOLD; 1 unless given."""
+    absent_factor: float | None = Field(default=None, ge=0, le=1)
+    """Factor of FedRS on absent labels' logits; 0.5 unless given."""
+    mixture_step: float | None = Field(default=None, gt=0)
+    """Step size of AFL's mixture; 0.1 unless given."""
+
+    model: str | None = None
+    """logistic, cnn, head, resnet50, mobilenet_v2, or your own package.module:function."""
+    backbone: Literal["mobilenet_v2", "resnet50"] | None = None
+    """Frozen network whose features, computed once, take the place of the images."""
+    image_size: int | None = Field(default=None, ge=8)
+    """Pixels a side of images that are read from files."""
+    rounds: int = Field(default=60, ge=1)
+    epochs: int = Field(default=1, ge=1)
+    """Local epochs E."""
+    steps: int | None = Field(default=None, ge=1)
+    """Local steps instead of epochs."""
+    batch_size: int = Field(default=32, ge=1)
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    participation: float = Field(default=1.0, gt=0, le=1)
+    """Fraction of clients that take part in each round."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop when validation has not improved for so many rounds."""
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_defaults(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        given = {key: value for key, value in values.items() if value is not None}
+        task = str(given.get("task", cls.model_fields["task"].default))
+        if "fedpals" in str(given.get("method", "fedpals")).split("+") and not {"lam", "ess"} & given.keys():
+            given["ess"] = 0.5
+        if task in _FEATURES and given.get("model") in {None, "head"}:
+            given = {"backbone": "mobilenet_v2", "image_size": _FEATURES[task], **given}
+        return {"model": _DEFAULT_MODELS.get(task, "cnn"), **given}
+
+    @model_validator(mode="after")
+    def _method_exists(self) -> Run:
+        if self.lam is not None and self.ess is not None:
+            raise InputError("lam and ess are two ways to say the same: give one of them")
+        self.build_method()
+        return self
+
+    def build_method(self) -> Method:
+        """Return the method with its options."""
+        from fedpals.methods import method, option_names  # loads torch, which a configuration need not
+
+        options = {key: getattr(self, key) for key in option_names()}
+        return method(self.method, {key: value for key, value in options.items() if value is not None})
+
+    @property
+    def data_task(self) -> Task:
+        """The data part of the configuration alone."""
+        keys = Task.model_fields.keys()
+        return Task(**{key: value for key, value in self.model_dump(exclude_none=True).items() if key in keys})
+
+    @property
+    def task_name(self) -> str:
+        """Short name of the data and their partition, for folders and tables."""
+        name = Path(self.task).stem
+        for key, letter in (("labels_per_client", "C"), ("beta", "beta"), ("delta", "delta")):
+            if (value := getattr(self, key)) is not None:
+                name += f"-{letter}{value:g}"
+        return re.sub(r"[^A-Za-z0-9._+-]", "_", name)
+
+    @property
+    def method_name(self) -> str:
+        """Name of the method with what sets it apart, for folders and tables."""
+        shown = "".join(f"-{key}{getattr(self, key):g}" for key in ("lam", "ess") if getattr(self, key) is not None)
+        return self.method + shown
+
+    @property
+    def title(self) -> str:
+        """The method as tables and legends call it."""
+        shown = [
+            f"{k} {getattr(self, key):g}" for key, k in (("lam", "λ"), ("ess", "ESS")) if getattr(self, key) is not None
+        ]
+        return " ".join([self.build_method().title, *(f"({text})" for text in shown)])
+
+    @property
+    def digest(self) -> str:
+        """Eight hexadecimal digits that differ whenever anything in the configuration does."""
+        text = json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is recorded, below a folder of runs: task/method/seed-digest."""
+        return Path(self.task_name) / self.method_name / f"{self.seed}-{self.digest}"

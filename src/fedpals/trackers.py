@@ -1,0 +1,71 @@
+"""Metrics to TensorBoard or MLflow as well: one small callback each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedpals.errors import InputError, MissingExtraError
+from fedpals.run import Run
+
+Log = Callable[[Mapping[str, Any]], None]
+
+
+def scalars(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a line by name, such as loss or raw/validation/accuracy."""
+    numbers = {"loss": float(line["loss"])}
+    for selection in ("raw", "prior"):
+        for part in ("validation", "test"):
+            told = line[selection][part]
+            numbers |= {f"{selection}/{part}/{key}": float(told[key]) for key in ("accuracy", "macro_f1")}
+    return numbers
+
+
+@contextmanager
+def tensorboard(run: Run, folder: Path) -> Iterator[Log]:
+    """Write TensorBoard event files into the run's folder."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtraError("the tracker tensorboard", "tensorboard") from None
+    with SummaryWriter(str(folder / run.folder / "tensorboard")) as writer:
+
+        def log(line: Mapping[str, Any]) -> None:
+            for name, value in scalars(line).items():
+                writer.add_scalar(name, value, line["round"])
+
+        yield log
+
+
+@contextmanager
+def mlflow(run: Run, folder: Path) -> Iterator[Log]:
+    """Log to the MLflow server that its own environment variables name, else to files beside the runs."""
+    try:
+        import mlflow as library
+    except ImportError:
+        raise MissingExtraError("the tracker mlflow", "mlflow") from None
+    if library.get_tracking_uri() == "":
+        library.set_tracking_uri((folder / "mlruns").as_uri())
+    library.set_experiment(run.task_name)
+    with library.start_run(run_name=f"{run.method_name}-{run.seed}"):
+        library.log_params(run.model_dump(exclude_none=True))
+
+        def log(line: Mapping[str, Any]) -> None:
+            library.log_metrics({k.replace("/", "."): v for k, v in scalars(line).items()}, step=line["round"])
+
+        yield log
+
+
+TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow}
+
+
+@contextmanager
+def tracking(names: tuple[str, ...], run: Run, folder: Path) -> Iterator[list[Log]]:
+    """Open the named trackers for one run."""
+    for name in names:
+        if name not in TRACKERS:
+            raise InputError(f"tracker {name!r} is not known; known are {', '.join(TRACKERS)}")
+    with ExitStack() as stack:
+        yield [stack.enter_context(TRACKERS[name](run, folder)) for name in names]

@@ -1,0 +1,215 @@
+"""The one local loop: how a client turns the global parameters into its own.
+
+The parameters of a network are one flat float32 vector, of which the layers hold views. A client's
+round takes that vector and the client's samples and returns a new vector; methods differ only in the
+hooks of a `ClientRule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+Optimizer: TypeAlias = Literal["sgd", "adam"]
+
+_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+_EVALUATION_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and in which steps a client trains in one round; the optimiser is new each time."""
+
+    epochs: int = 1
+    steps: int | None = None
+    """Stop after so many steps, within or across epochs, instead of after ``epochs``."""
+    batch_size: int = 32
+    optimizer: Optimizer = "sgd"
+    learning_rate: float = 0.1
+
+
+@dataclass(frozen=True)
+class ClientRule:
+    """How a client trains: plain SGD. Other rules override the hooks they need.
+
+    Some rules keep a vector per client and one at the server (control variates); a rule that keeps
+    none returns None for them.
+    """
+
+    name: ClassVar[str] = "sgd"
+    full_batch: ClassVar[bool] = False
+    """Take one step with all samples instead of following the plan (FedSGD)."""
+
+    def adjust_logits(self, logits: Tensor, present: Tensor) -> Tensor:
+        """Change the logits, (batch, K), before the loss; ``present`` marks the labels the client has."""
+        del present
+        return logits
+
+    def adjust_gradient(self, gradient: Tensor, vector: Tensor, start: Tensor, correction: Tensor | None) -> None:
+        """Change the gradient of a step at ``vector`` in place; ``start`` is the round's global vector."""
+
+    def correction(self, server: Tensor | None, client: Tensor | None, like: Tensor) -> Tensor | None:
+        """Return what this client adds to every gradient of the round."""
+        del server, client, like
+        return None
+
+    def client_state(
+        self,
+        correction: Tensor | None,
+        client: Tensor | None,
+        start: Tensor,
+        end: Tensor,
+        steps: int,
+        learning_rate: float,
+    ) -> Tensor | None:
+        """Return the client's new vector after its round."""
+        del correction, client, start, end, steps, learning_rate
+        return None
+
+    def server_state(self, server: Tensor | None, changes: list[tuple[float, Tensor]], like: Tensor) -> Tensor | None:
+        """Return the server's new vector from the clients' changes, each with its share of the population."""
+        del server, changes, like
+        return None
+
+    def step(self, start: Tensor, average: Tensor) -> Tensor:
+        """Return the new global vector from the old one and the weighted average of the clients'."""
+        del start
+        return average
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What a client sends back."""
+
+    vector: Tensor
+    loss: float
+    """Mean loss over the steps."""
+    steps: int
+    state: Tensor | None = None
+    """The rule's new vector of this client."""
+
+
+class FlatModel:
+    """A network whose parameters and float buffers are views of one vector.
+
+    Weights of convolutions lie in channels_last order, which a CPU reads fastest. Integer buffers are
+    no parameters: they stay as the network was built and are never averaged.
+    """
+
+    def __init__(self, network: nn.Module, device: str = "cpu") -> None:
+        self.network = network.to(device)
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        frozen = [p for p in network.parameters() if not p.requires_grad]
+        buffers = [b for b in network.buffers() if b.is_floating_point()]
+        self.trained = sum(p.numel() for p in self.parameters)
+        tensors: list[Tensor] = [*self.parameters, *frozen, *buffers]
+        self.vector = torch.empty(sum(t.numel() for t in tensors), dtype=torch.float32, device=device)
+        at = 0
+        for tensor in tensors:
+            view = _view(self.vector[at : at + tensor.numel()], tensor.shape)
+            view.copy_(tensor.detach())
+            tensor.data = view
+            at += tensor.numel()
+
+    def load(self, vector: Tensor) -> None:
+        """Copy ``vector`` into the network."""
+        self.vector.copy_(vector)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return ∂loss/∂parameters as a flat vector in the order of ``vector``."""
+        return torch.cat([_flat(g) for g in torch.autograd.grad(loss, self.parameters)])
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the network's output for all samples, (n, K), without gradients."""
+        self.network.eval()
+        with torch.inference_mode():
+            return torch.cat([self.network(x[i : i + _EVALUATION_BATCH]) for i in range(0, len(x), _EVALUATION_BATCH)])
+
+
+def _view(flat: Tensor, shape: torch.Size) -> Tensor:
+    if len(shape) == 4:
+        out, inside, height, width = shape
+        return flat.view(out, height, width, inside).permute(0, 3, 1, 2)
+    return flat.view(shape)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).reshape(-1)
+
+
+def batches(samples: int, plan: Plan, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the indices of each step: shuffled epochs, cut into batches; the last of an epoch may be short."""
+    step = 0
+    for _ in range(plan.epochs) if plan.steps is None else count():
+        order = rng.permutation(samples)
+        for start in range(0, samples, plan.batch_size):
+            if step == plan.steps:
+                return
+            yield order[start : start + plan.batch_size]
+            step += 1
+
+
+def local_update(
+    model: FlatModel,
+    start: Tensor,
+    x: Tensor,
+    y: Tensor,
+    present: Tensor,
+    rule: ClientRule,
+    plan: Plan,
+    rng: np.random.Generator,
+    *,
+    server: Tensor | None = None,
+    client: Tensor | None = None,
+) -> Update:
+    """Train one client for one round.
+
+    Parameters
+    ----------
+    model
+        The worker's network; what it held before does not matter.
+    start
+        The global parameters w_t, a flat vector.
+    x, y
+        The client's samples, prepared, and their labels.
+    present
+        (K,) which labels the client has.
+    rule, plan, rng
+        How to train, how long, and the generator that shuffles.
+    server, client
+        The rule's vectors of the server and of this client, None where it keeps none.
+    """
+    model.load(start)
+    model.network.train()
+    weights = model.vector[: model.trained]
+    anchor = start[: model.trained]
+    correction = rule.correction(server, client, anchor)
+    optimizer = _OPTIMIZERS[plan.optimizer]([weights], lr=plan.learning_rate)  # type: ignore[call-arg]
+    order = [np.arange(len(y))] if rule.full_batch else batches(len(y), plan, rng)
+    loss_sum, steps = torch.zeros((), dtype=torch.float64), 0
+    for indices in order:
+        chosen = torch.from_numpy(indices).to(x.device)
+        logits = rule.adjust_logits(model.network(x[chosen]), present)
+        loss = cross_entropy(logits, y[chosen])
+        gradient = model.gradient(loss)
+        rule.adjust_gradient(gradient, weights, anchor, correction)
+        weights.grad = gradient
+        optimizer.step()
+        loss_sum += loss.detach()
+        steps += 1
+    state = rule.client_state(correction, client, anchor, weights, steps, plan.learning_rate)
+    return Update(model.vector.clone(), float(loss_sum) / max(steps, 1), steps, state)
+
+
+def mean_loss(model: FlatModel, vector: Tensor, x: Tensor, y: Tensor) -> float:
+    """Return the mean cross-entropy of the parameters ``vector`` on a client's samples."""
+    model.load(vector)
+    return float(cross_entropy(model.logits(x), y))

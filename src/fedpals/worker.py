@@ -1,0 +1,149 @@
+"""Where clients are trained: in this process, or spread over several with the same bits."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from fedpals.data import Federation, ImageFiles, Indices
+from fedpals.data.files import search_path
+from fedpals.models import build, features, prepare
+from fedpals.rng import generator
+from fedpals.run import Run
+from fedpals.training import FlatModel, Plan, Update, local_update, mean_loss
+
+_IMAGE_SIZE = 224
+"""Pixels a side of images from files, where the run does not say."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One client's part of a round."""
+
+    round: int
+    client: int
+    start: Tensor
+    server: Tensor | None = None
+    state: Tensor | None = None
+
+
+class Worker:
+    """Trains and evaluates the clients of one run in one process, with one network."""
+
+    def __init__(self, run: Run, data_folder: Path | None = None, device: str = "cpu") -> None:
+        torch.set_num_threads(1)  # More threads for one small network cost more than they bring.
+        self.run, self.device = run, device
+        self.method = run.build_method()
+        federation = run.data_task.federation(run.seed, oracle=self.method.oracle, folder=data_folder)
+        self.image_size = run.image_size or _IMAGE_SIZE
+        if run.backbone is not None:
+            cache = search_path(data_folder)[0] / "features"
+            dataset = features(federation.dataset, run.backbone, size=self.image_size, folder=cache)
+            federation = replace(federation, dataset=dataset)
+        self.federation: Federation = federation
+        x = federation.dataset.x
+        shape = (3, self.image_size, self.image_size) if isinstance(x, ImageFiles) else x.shape[1:]
+        network = build(run.model or "cnn", shape=shape, classes=len(federation.dataset.labels), seed=run.seed)
+        self.model = FlatModel(network, device)
+        self.plan = Plan(run.epochs, run.steps, run.batch_size, run.optimizer, run.learning_rate)
+
+    def samples(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Return prepared inputs and labels."""
+        x = self.federation.dataset.x
+        raw = x.take(indices, self.image_size) if isinstance(x, ImageFiles) else x[indices]
+        labels = torch.from_numpy(self.federation.dataset.y[indices])
+        return prepare(raw).to(self.device), labels.to(self.device)
+
+    def train(self, job: Job) -> Update:
+        """Train one client for one round."""
+        x, y = self.samples(self.federation.clients[job.client])
+        present = torch.zeros(len(self.federation.dataset.labels), dtype=torch.bool, device=self.device)
+        present[y] = True
+        rng = generator(self.run.seed, "batches", job.round, job.client)
+        return local_update(
+            self.model, job.start, x, y, present, self.method.rule, self.plan, rng, server=job.server, client=job.state
+        )
+
+    def loss(self, job: Job) -> float:
+        """Return the loss of the global parameters at one client."""
+        return mean_loss(self.model, job.start, *self.samples(self.federation.clients[job.client]))
+
+
+class Pool(Protocol):
+    """Where the clients of a round are trained: in this process, or in several."""
+
+    def train(self, jobs: Sequence[Job]) -> Iterable[Update]:
+        """Train clients; results in the order of the jobs."""
+
+    def losses(self, jobs: Sequence[Job]) -> Iterable[float]:
+        """Evaluate the global parameters at clients."""
+
+
+@dataclass(frozen=True, eq=False)
+class SerialPool:
+    """One client after the other, with the worker at hand."""
+
+    worker: Worker
+
+    def train(self, jobs: Sequence[Job]) -> Iterable[Update]:
+        """Train clients one after the other."""
+        return map(self.worker.train, jobs)
+
+    def losses(self, jobs: Sequence[Job]) -> Iterable[float]:
+        """Evaluate clients one after the other."""
+        return map(self.worker.loss, jobs)
+
+
+class ProcessPool:
+    """Several processes, each with a worker of its own; for a single run with many clients a round."""
+
+    def __init__(self, run: Run, processes: int, data_folder: Path | None = None, device: str = "cpu") -> None:
+        arguments = run.model_dump_json(exclude_none=True), data_folder, device
+        self._executor = ProcessPoolExecutor(processes, get_context("spawn"), _start_process, arguments)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def train(self, jobs: Sequence[Job]) -> Iterable[Update]:
+        """Train clients, several at a time."""
+        return self._executor.map(_train_there, jobs)
+
+    def losses(self, jobs: Sequence[Job]) -> Iterable[float]:
+        """Evaluate clients, several at a time."""
+        return self._executor.map(_loss_there, jobs)
+
+
+_there: Worker | None = None
+"""The worker of a process of a `ProcessPool`."""
+
+
+def _start_process(run: str, data_folder: Path | None, device: str) -> None:
+    global _there
+    ignore_interrupts()
+    _there = Worker(Run.model_validate_json(run), data_folder, device)
+
+
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C to the parent process, which ends the round in order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _train_there(job: Job) -> Update:
+    assert _there is not None
+    return _there.train(job)
+
+
+def _loss_there(job: Job) -> float:
+    assert _there is not None
+    return _there.loss(job)
