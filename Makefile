@@ -16,19 +16,21 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[plots]'
+	$(PIP) --editable '.[learn,plots]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) --editable '.[plots,dev]'
+	$(PIP) --editable '.[learn,vision,plots,dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(PIP) --editable '.[plots,dev,bench]'
+	$(PIP) --editable '.[learn,vision,plots,dev,bench]'
 	@touch $@
 
 demo: $(VENV)/.demo
 	$(BIN)/fedpals weights examples/retail/stores.csv --target examples/retail/new-store.csv --plot out/weights.png
+	@echo
+	$(BIN)/fedpals demo
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -11,10 +11,11 @@ import pytest
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "retail"
 STORES, NEW_STORE = str(EXAMPLE / "stores.csv"), str(EXAMPLE / "new-store.csv")
+EXECUTABLE = str(Path(sys.executable).with_name("fedpals"))
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("fedpals")), *arguments]
+    command = [EXECUTABLE, *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
 
 

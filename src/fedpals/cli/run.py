@@ -94,11 +94,16 @@ def compute(runs: Sequence[Run], settings: Any, console: Console) -> Sequence[An
     rows = summarise(outcome.records)
     if rows:
         console.print(results_table(rows))
+        console.print("[dim]Test accuracy and macro-F1 in %, mean ± std, at the round selected on validation.")
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
-    for position, message in sorted(outcome.failed.items()):
+    if outcome.failed and len(outcome.failed) == len(runs):
+        error = outcome.failed[min(outcome.failed)]
+        if isinstance(error, InputError):
+            raise error  # not one run could be made of these settings
+    for position, error in sorted(outcome.failed.items()):
         failed = runs[position]
         console.print(
-            f"[bold red]failed:[/] {failed.task_name} {failed.method_name} seed {failed.seed}: {escape(message)}"
+            f"[bold red]failed:[/] {failed.task_name} {failed.method_name} seed {failed.seed}: {escape(str(error))}"
         )
     if outcome.stopped:
         left = sum(not record.finished for record in outcome.records)
@@ -113,9 +118,9 @@ def results_table(rows: Sequence[Any]) -> Table:
     """Return the rows as a table, the best mean of each column in bold (Oracle aside)."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("task", "method"):
-        table.add_column(column)
-    for column in ("accuracy %", "with prior correction", "macro-F1 %", "seeds", "s/run"):
-        table.add_column(column, justify="right")
+        table.add_column(column, no_wrap=True)
+    for column in ("accuracy", "with prior", "macro-F1", "seeds"):
+        table.add_column(column, justify="right", no_wrap=True)
     previous = None
     for row in rows:
         rivals = [r for r in rows if r.task == row.task and "Oracle" not in r.title]
@@ -125,7 +130,7 @@ def results_table(rows: Sequence[Any]) -> Table:
             best = row in rivals and spread.mean == max(getattr(r, key).mean for r in rivals)
             cells.append(f"[bold]{spread}[/bold]" if best else str(spread))
         task = row.task if row.task != previous else ""
-        table.add_row(task, row.title, *cells, str(row.raw.seeds), f"{row.seconds:.1f}")
+        table.add_row(task, row.title, *cells, str(row.raw.seeds))
         previous = row.task
     return table
 

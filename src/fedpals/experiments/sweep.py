@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-from fedpals.errors import FedpalsError
+from fedpals.errors import FedpalsError, InputError
 from fedpals.record import Record
 from fedpals.run import Run
 from fedpals.simulator import Callback, simulate
@@ -49,7 +49,7 @@ class Event:
     run: int
     """Position in the sweep."""
     line: Mapping[str, Any] = field(default_factory=dict)
-    message: str = ""
+    error: FedpalsError | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +58,8 @@ class Outcome:
 
     records: tuple[Record, ...]
     """Of all runs, in their order; `Record.finished` says which have a result."""
-    failed: Mapping[int, str]
-    """Messages of runs that failed, by position."""
+    failed: Mapping[int, FedpalsError]
+    """Why runs failed, by position."""
     stopped: bool
 
 
@@ -69,11 +69,11 @@ def sweep(runs: Sequence[Run], settings: Settings, notify: Callable[[Event], Non
     pending = [i for i, record in enumerate(records) if not record.finished]
     for i in set(range(len(runs))) - set(pending):
         notify(Event("finished", i))
-    failed: dict[int, str] = {}
+    failed: dict[int, FedpalsError] = {}
 
     def watch(event: Event) -> None:
-        if event.kind == "failed":
-            failed[event.run] = event.message
+        if event.error is not None:
+            failed[event.run] = event.error
         notify(event)
 
     with _stop_on_interrupt() as stop:
@@ -113,8 +113,10 @@ def _compute(
                     record = compute(make_pool=shared, callbacks=callbacks)
             else:
                 record = compute(callbacks=callbacks)
+    except InputError as error:
+        return Event("failed", position, error=error)
     except FedpalsError as error:
-        return Event("failed", position, message=str(error))
+        return Event("failed", position, error=FedpalsError(str(error)))  # any of them, in a form that travels
     return Event("finished" if record.finished else "stopped", position)
 
 
@@ -164,7 +166,7 @@ def _in_processes(
                     if stop.is_set():
                         stop_there.set()
                 if error := future.exception():
-                    notify(Event("failed", i, message=f"{type(error).__name__}: {error}"))
+                    notify(Event("failed", i, error=FedpalsError(f"{type(error).__name__}: {error}")))
                 else:
                     notify(future.result())
         finally:

@@ -41,8 +41,6 @@ class Row:
     prior: Spread
     """The same with the target prior correction, which selects a round of its own."""
     macro_f1: Spread
-    seconds: float
-    """Mean time of a run."""
 
 
 def summarise(records: Iterable[Record]) -> list[Row]:
@@ -63,5 +61,4 @@ def _row(task: str, method: str, members: list[Record]) -> Row:
         Spread.of(r["raw"]["test"]["accuracy"] for r in results),
         Spread.of(r["prior"]["test"]["accuracy"] for r in results),
         Spread.of(r["raw"]["test"]["macro_f1"] for r in results),
-        float(np.mean([sum(line["seconds"] for line in record.metrics()) for record in members])),
     )
