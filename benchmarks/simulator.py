@@ -186,8 +186,8 @@ def accuracy(model: nn.Module, samples: Samples) -> float:
     """Evaluate in batches of 512, as ours does."""
     model.eval()
     with torch.inference_mode():
-        right = sum(int((model(x).argmax(1) == y).sum()) for x, y in zip(*(t.split(512) for t in samples), strict=True))
-    return right / len(samples[1])
+        right = [model(x).argmax(1) == y for x, y in zip(*(torch.split(t, 512) for t in samples), strict=True)]
+    return float(torch.cat(right).float().mean())
 
 
 # Time per round
@@ -423,7 +423,8 @@ clientapp = "bench.app:client"
 _MODULE = """
 from simulator import flower_client, flower_server
 
-server, client = flower_server(), flower_client()
+server = flower_server()
+client = flower_client()
 """
 
 
@@ -556,7 +557,7 @@ def populations(size: Size) -> dict[str, dict[str, float]]:
         for clients in size.populations:
             run = size.run(
                 clients=clients + 1, labels_per_client=2, samples_per_client=4, participation=10 / clients,
-                method="fedpals", validation_samples=200, test_samples=200, rounds=size.scale_rounds,
+                validation_samples=200, test_samples=200, rounds=size.scale_rounds,
             )  # fmt: skip
             new = in_child(many, run)
             old = results.get(str(clients), new)
@@ -569,8 +570,10 @@ def populations(size: Size) -> dict[str, dict[str, float]]:
 
 def low_ess(size: Size, ess: Sequence[float]) -> dict[str, dict[str, float]]:
     """Take rounds of FedAvg and FedPALS in turn, on clients of three labels each."""
-    common = {"labels_per_client": 3, "samples_per_client": size.ess_samples, "rounds": size.ess_rounds}
-    common |= {"validation_samples": None, "test_samples": None}
+    common: dict[str, Any] = {
+        "labels_per_client": 3, "samples_per_client": size.ess_samples, "rounds": size.ess_rounds,
+        "validation_samples": None, "test_samples": None,
+    }  # fmt: skip
     avg = Ours(size.run(**common))
     pals = {f"{e:g}": Ours(size.run(**common, method="fedpals", ess=e)) for e in ess}
     rows: dict[str, list[tuple[float, float]]] = {name: [] for name in pals}

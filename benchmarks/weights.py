@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing as mp
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -253,11 +252,18 @@ def against(case: Case, name: str) -> dict[str, Any]:
     return {"status": "ok", "seconds": theirs, "ours": mine, "ratio": theirs / mine, "worse": worse}
 
 
-def _peak_child(case: Case, queue: Any, *, solve: bool) -> None:
+def _peak_child(case: Case, queue: Any) -> None:
+    """Report how far one solve raises the resident memory above what the counts themselves take (Linux)."""
     counts, target, lam = case.make()
-    if solve:
-        fedpals.solve(counts, target, lam=lam)
-    queue.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of making the counts
+    before = _status("VmRSS")
+    fedpals.solve(counts, target, lam=lam)
+    queue.put(_status("VmHWM") - before)
+
+
+def _status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(key)).split()[1])
 
 
 def footprint(case: Case) -> dict[str, float]:
@@ -273,19 +279,17 @@ def footprint(case: Case) -> dict[str, float]:
     limit = _best(lambda: fedpals.solve(validated, target, lam=0), min(repeats, 5))
     read = _best(lambda: values.sum(), repeats)
     context = mp.get_context("spawn")
-    peaks = []
-    for solve in (False, True):
-        queue = context.Queue()
-        child = context.Process(target=_peak_child, args=(case, queue), kwargs={"solve": solve})
-        child.start()
-        peaks.append(queue.get())
-        child.join()
+    queue = context.Queue()
+    child = context.Process(target=_peak_child, args=(case, queue))
+    child.start()
+    peak = queue.get()
+    child.join()
     return {
         "seconds": whole,
         "core": core,
         "limit": limit,
         "passes": core / read,
-        "memory": max(0.0, peaks[1] - peaks[0]) / held,
+        "memory": peak / held,
     }
 
 

@@ -54,7 +54,9 @@ def test_the_asked_for_ess_is_met(drawn: Drawn, ess: float) -> None:
         assert weights.lam == 0
         assert weights.ess == lowest
     else:
-        assert weights.ess == pytest.approx(ess, rel=1e-6)
+        # Next to λ = 0 the ESS itself is only so many digits of a difference of large dual numbers.
+        near_zero = weights.lam < 1e-6 * drawn.counts.sum()
+        assert weights.ess == pytest.approx(ess, rel=1e-3 if near_zero else 1e-7)
         assert not weights.clamped
 
 

@@ -17,8 +17,8 @@ SETTINGS = {
     "labels_per_client": 3,
     "method": "fedavg,fedprox,scaffold,afl,fedrs,fedpals,oracle",
     "ess": 0.25,
-    "rounds": 50,
-    "epochs": 4,
+    "rounds": 40,
+    "epochs": 3,
     "batch_size": 16,
 }
 

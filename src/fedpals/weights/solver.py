@@ -251,11 +251,13 @@ def _by_ess(instance: _Instance, wanted: list[float]) -> list[Weights]:
     for ess in wanted:
         if ess >= 1.0:
             answers.append(instance.fedavg)
-        elif ess <= instance.limit.ess:
+            continue
+        found = mu_for_ess(instance.newton, ess, lambda: instance.limit.ess, start)
+        if found is None:
             low = instance.limit
             answers.append(Weights(low.alpha, low.lam, low.certificate, instance, clamped=ess < low.ess))
         else:
-            mu, point = mu_for_ess(instance.newton, ess, start)
+            mu, point = found
             start = mu, point.u
             answers.append(instance.from_dual(mu, point))
     return answers

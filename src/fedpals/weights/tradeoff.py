@@ -9,6 +9,7 @@ method on it needs few solves where bisection needs dozens. Its slope comes from
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from fedpals.weights.problem import EPS, Problem
 
 _TOLERANCE = 1e-9
 _MAX_SOLVES = 100
+_NEAR_ZERO = 1e-4
+"""Below this μ it is worth knowing whether the wanted ESS can be had at all."""
 
 
 def excess(problem: Problem, point: Point) -> float:
@@ -33,27 +36,42 @@ def initial_mu(problem: Problem, ess: float) -> float:
     return spread / math.sqrt(1.0 / ess - 1.0)
 
 
-def mu_for_ess(newton: Newton, ess: float, start: tuple[float, Vector] | None = None) -> tuple[float, Point]:
-    """Find the μ with ESS(μ) = ``ess``, which must lie above the ESS at λ → 0⁺ and below 1.
+def mu_for_ess(
+    newton: Newton, ess: float, lowest: Callable[[], float], start: tuple[float, Vector] | None = None
+) -> tuple[float, Point] | None:
+    """Find the μ with ESS(μ) = ``ess`` < 1; None where even μ → 0⁺ keeps more than that.
 
-    ``start`` is a neighbouring (μ, u), such as the last value of a grid.
+    Parameters
+    ----------
+    newton, ess
+        The problem, and the wanted fraction of N.
+    lowest
+        Yields the ESS at μ → 0⁺; asked only if the search goes near 0.
+    start
+        A neighbouring (μ, u), such as the last value of a grid.
     """
     p = newton.problem
     mu, u = start or (initial_mu(p, ess), None)
     wanted = 1.0 / math.sqrt(1.0 / ess - 1.0)
     low, high = 0.0, math.inf
-    point = newton.solve(mu, u)
+    point: Point | None = None
+    reachable = False
     for _ in range(_MAX_SOLVES):
+        if mu < _NEAR_ZERO and not reachable:
+            if ess <= lowest():
+                return None
+            reachable = True
+        point = newton.solve(mu, u if point is None else point.u)
         q1 = excess(p, point)
         if abs(1.0 / (1.0 + q1) - ess) <= _TOLERANCE * min(ess, 1.0 - ess) or high - low <= EPS * low:
             break
-        value = 1.0 / math.sqrt(q1)
+        value = 1.0 / math.sqrt(q1) if q1 > 0 else math.inf
         low, high = (mu, high) if value < wanted else (low, mu)
         pu = centred(point.u)
         bend = float(pu @ pu) - mu * float(pu @ newton.inverse(point.v, mu, pu))
-        step = mu + (wanted - value) / (bend * value**3) if bend > 0 else low
+        step = mu + (wanted - value) / (bend * value**3) if bend > 0 and q1 > 0 else low
         if not low < step < high:
             step = 0.1 * high if low == 0.0 else 10.0 * low if high == math.inf else math.sqrt(low * high)
         mu = step
-        point = newton.solve(mu, point.u)
+    assert point is not None
     return mu, point
