@@ -11,7 +11,7 @@ rounds
     Time per round. One of our rounds follows each of theirs in the same process (Flower: in the
     server's, while its actors wait); the ratio is the median over rounds, the first left out.
     Peers apply ReLU before pooling, as everyone writes it; "our layers" pools first, like ours,
-    which is the same function. pfl does not shuffle; all others do.
+    which is the same function. pfl does not shuffle, so its data are shuffled when they are handed out.
 command
     A whole run from the command line, start-up included: `fedpals run` and `flwr run`.
 workers
@@ -291,8 +291,13 @@ def pfl(run: Run) -> list[Row]:
     torch.set_num_threads(1)
     np.random.seed(run.seed)  # noqa: NPY002  (pfl draws from the global generator)
     clients, evaluation = staged(run)
-    users = {str(i): Dataset(samples, user_id=str(i)) for i, samples in enumerate(clients)}
-    federated = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
+
+    def shuffled(user: int) -> Any:
+        x, y = clients[user]
+        order = torch.randperm(len(y))
+        return Dataset((x[order], y[order]), user_id=str(user))
+
+    federated = FederatedDataset(shuffled, get_user_sampler("minimize_reuse", list(range(len(clients)))))
     layers = _ForPfl(network(run))
     central = torch.optim.SGD(layers.parameters(), lr=1.0)
     first, last = _Stopwatch(), _Stopwatch(Ours(run))
