@@ -57,6 +57,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedpals.labels import Vector
+from fedpals.models import build
 from fedpals.record import to_toml
 from fedpals.run import Run
 from fedpals.simulator import Simulation, simulate
@@ -93,6 +94,8 @@ class Size:
     scale_rounds: int = 40
     ess_samples: int = 1500
     ess_rounds: int = 6
+    untargeted: bool = True
+    """Whether to measure what has no target, too."""
 
     def run(self, **settings: Any) -> Run:
         """Return FedAvg with 9 clients that have all labels, the tenth being the target."""
@@ -105,8 +108,8 @@ class Size:
 
 
 QUICK = Size(
-    samples=200, rounds=4, run_samples=100, run_rounds=3, sweep_rounds=2, seeds=2, repeats=1,
-    populations=(10, 1000), scale_rounds=10, ess_samples=150, ess_rounds=4,
+    samples=200, rounds=3, run_samples=100, run_rounds=3, sweep_rounds=2, seeds=2, repeats=1,
+    populations=(10, 1000), scale_rounds=10, ess_samples=150, ess_rounds=4, untargeted=False,
 )  # fmt: skip
 
 
@@ -159,15 +162,17 @@ def staged(run: Run) -> tuple[list[Samples], Samples]:
 
 
 def network(run: Run, *, pool_first: bool = False) -> nn.Module:
-    """Return the paper's CNN with our initial values, layers ordered as everyone writes them: ReLU, then pooling."""
-    from fedpals.models import build
-
-    layers = list(build("cnn", shape=(1, 28, 28), classes=10, seed=run.seed).children())
-    if not pool_first:
-        for i, (layer, following) in enumerate(pairwise(layers)):
-            if isinstance(layer, nn.MaxPool2d) and isinstance(following, nn.ReLU):
-                layers[i], layers[i + 1] = following, layer
-    return nn.Sequential(*layers)
+    """Return the paper's CNN with our initial values, in the order that everyone writes: ReLU, then pooling."""
+    after: list[nn.Module] = [nn.MaxPool2d(2), nn.ReLU()] if pool_first else [nn.ReLU(), nn.MaxPool2d(2)]
+    layers = nn.Sequential(
+        nn.Conv2d(1, 6, 5), *after, nn.Conv2d(6, 16, 5), *after, nn.Flatten(),
+        nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+    ours = build("cnn", shape=(1, 28, 28), classes=10, seed=run.seed)
+    with torch.no_grad():
+        for theirs, initial in zip(layers.parameters(), ours.parameters(), strict=True):
+            theirs.copy_(initial)
+    return layers
 
 
 def fit(model: nn.Module, samples: Samples, run: Run) -> None:
@@ -666,6 +671,8 @@ def rounds(size: Size, report: Report) -> None:
     run = size.run()
     found = report.results.setdefault("rounds", {})
     for name, (call, modules, wanted) in CONTENDERS.items():
+        if wanted is None and not size.untargeted:
+            continue
         print(f"  {name}")
         if not _installed(*modules):
             found[name] = "not installed"
@@ -711,6 +718,8 @@ def workers(size: Size, report: Report) -> None:
         f"single run, {2 * size.sweep_rounds} rounds": (1, 2 * size.sweep_rounds, None),
     }
     for name, (seeds, count, wanted) in cases.items():
+        if wanted is None and not size.untargeted:
+            continue
         run = size.run(rounds=count)
         pairs = [
             (ours_from_command_line(run, seeds=seeds), ours_from_command_line(run, seeds=seeds, workers=2))

@@ -39,9 +39,10 @@ def _curves(ax: Axes, records: Sequence[Record]) -> None:
         rounds = np.arange(1, shortest + 1)
         mean, std = values.mean(axis=0), values.std(axis=0)
         ax.plot(rounds, mean, style, color=colour, label=title)
-        ax.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
+        ax.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.08, linewidth=0)
     ax.set_xlabel("round")
     ax.set_ylabel("target accuracy (%)")
+    ax.set_ylim(0, 100)
     ax.set_title("during training")
     ax.legend(frameon=False, fontsize="small")
 
@@ -61,4 +62,4 @@ def _bars(ax: Axes, records: Sequence[Record]) -> None:
     ax.set_xlim(0, 100)
     ax.set_xlabel("target accuracy (%), mean ± std over seeds")
     ax.set_title("round selected on validation")
-    ax.legend(frameon=False, fontsize="small", loc="lower right")
+    ax.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.4, -0.16), ncols=2)
