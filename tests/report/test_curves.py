@@ -14,7 +14,8 @@ from fedpals.simulator import simulate
 
 def test_mean_and_sample_standard_deviation() -> None:
     spread = Spread.of([0.5, 0.7, 0.9])
-    assert (spread.mean, spread.std, spread.seeds) == (pytest.approx(0.7), pytest.approx(0.2), 3)
+    assert [spread.mean, spread.std] == pytest.approx([0.7, 0.2])
+    assert spread.seeds == 3
     assert str(spread) == "70.0 ± 20.0"
     assert Spread.of([0.5]).std == 0.0
 
@@ -33,5 +34,5 @@ def test_the_figure_and_the_table_show_the_records(tmp_path: Path) -> None:
     curves, bars = comparison_figure(records).axes
     last = [record.metrics()[-1]["raw"]["test"]["accuracy"] for record in records[:2]]
     drawn = curves.lines[0].get_ydata()
-    assert float(list(drawn)[-1]) == pytest.approx(100 * sum(last) / 2)  # type: ignore[arg-type, call-overload]
+    assert float(list(drawn)[-1]) == pytest.approx(100 * sum(last) / 2)  # type: ignore[arg-type]
     assert [label.get_text() for label in bars.get_yticklabels()] == ["FedAvg", "FedRS"]
