@@ -111,7 +111,7 @@ def test_oracle_clients_follow_the_target(tmp_path: Path) -> None:
 
 def test_clients_without_weight_are_not_trained(tmp_path: Path) -> None:
     record = simulate(Run(**{**SMALL, "clients": 10}, method="fedpals", lam=0.0), tmp_path)
-    weights = State.load(record.checkpoint).weights
+    weights = record.weights()
     used = sum(a > 0 for a in weights[0]["alpha"])
     assert used < 9
     assert [line["trained"] for line in record.metrics()] == [used] * 3
@@ -201,22 +201,21 @@ def test_bad_updates_are_refused_and_the_rest_weighed_afresh() -> None:
     assert [r["client"] for r in line["refused"]] == [1, 3]
     assert "NaN or infinite" in line["refused"][0]["reason"]
     assert "parameters instead of" in line["refused"][1]["reason"]
-    assert simulation.state.weights[0]["participants"] == [0, 2, 4]
+    assert line["weights"]["participants"] == [0, 2, 4]
     sizes = worker.federation.counts.sizes[[0, 2, 4]]
-    assert simulation.state.weights[0]["alpha"] == (sizes / sizes.sum()).tolist()
+    assert line["weights"]["alpha"] == (sizes / sizes.sum()).tolist()
     assert torch.isfinite(simulation.state.vector).all()
 
 
 def test_a_client_that_gets_weight_through_a_refusal_is_trained_then() -> None:
     worker = Worker(Run(**{**SMALL, "clients": 10}, method="fedpals", lam=0.0))
     first = Simulation(worker, SerialPool(worker))
-    first.advance()
-    weights = dict(zip(first.state.weights[0]["participants"], first.state.weights[0]["alpha"], strict=True))
+    told = first.advance()["weights"]
+    weights = dict(zip(told["participants"], told["alpha"], strict=True))
     heaviest = max(weights, key=lambda i: weights[i])
     pool = Sabotaged(worker, {heaviest: lambda v: v * math.inf})
     simulation = Simulation(worker, pool)
-    simulation.advance()
-    told = simulation.state.weights[0]
+    told = simulation.advance()["weights"]
     assert heaviest not in told["participants"]
     assert sum(told["alpha"]) == pytest.approx(1)
     assert {i for i, a in zip(told["participants"], told["alpha"], strict=True) if a > 0} <= set(pool.asked)

@@ -56,6 +56,14 @@ class Record:
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
+    def weights(self) -> list[dict[str, Any]]:
+        """Return the aggregation weights of the rounds in which they changed."""
+        changed: list[dict[str, Any]] = []
+        for line in self.metrics():
+            if not changed or any(changed[-1][key] != line["weights"][key] for key in ("participants", "alpha")):
+                changed.append({"round": line["round"], **line["weights"]})
+        return changed
+
     def keep_rounds(self, rounds: int) -> None:
         """Drop lines of rounds that the checkpoint does not include: they will be computed again."""
         lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)

@@ -59,7 +59,6 @@ class State:
     weighting: Vector | None = None
     mixes: list[Vector] = field(default_factory=list)
     """p_α of the last rounds, as many as it takes every client to have its turn."""
-    weights: list[dict[str, Any]] = field(default_factory=list)
     selected: dict[str, Selected] = field(default_factory=lambda: {name: Selected() for name in SELECTIONS})
 
     def save(self, path: Path) -> None:
@@ -69,13 +68,12 @@ class State:
         optional: dict[str, Tensor | Vector | None] = {"server": self.server, "weighting": self.weighting}
         optional |= {f"selected/{name}/vector": s.vector for name, s in self.selected.items()}
         optional |= {f"selected/{name}/shift": s.shift for name, s in self.selected.items()}
-        optional |= {f"mix/{i:04}": mix for i, mix in enumerate(self.mixes)}
+        optional["mixes"] = np.array(self.mixes) if self.mixes else None
         for name, value in optional.items():
             if value is not None:
                 tensors[name] = value if isinstance(value, Tensor) else torch.from_numpy(value)
         facts = {
             "round": self.round,
-            "weights": self.weights,
             "selected": {
                 name: {"round": s.round, "validation": s.validation, "test": s.test}
                 for name, s in self.selected.items()
@@ -97,8 +95,7 @@ class State:
             server=tensors.get("server"),
             clients={int(name[7:]): t for name, t in tensors.items() if name.startswith("client/")},
             weighting=array("weighting"),
-            mixes=[tensors[name].numpy() for name in sorted(tensors) if name.startswith("mix/")],
-            weights=facts["weights"],
+            mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],
             selected={
                 name: Selected(
                     **told, vector=tensors.get(f"selected/{name}/vector"), shift=array(f"selected/{name}/shift")
@@ -151,7 +148,6 @@ class Simulation:
         state.clients |= clients
         mix = self._mix(participants, alpha)
         evaluated = self._evaluate(mix)
-        self._note_weights(number, participants, alpha)
         loss = float(sum(a * updates[i].loss for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0))
         return {
             "round": number,
@@ -160,6 +156,7 @@ class Simulation:
             "participants": len(participants),
             "refused": refused,
             **evaluated,
+            "weights": {"participants": participants.tolist(), "alpha": alpha.tolist()},
             "seconds": round(time.perf_counter() - started, 4),
         }
 
@@ -260,12 +257,6 @@ class Simulation:
         y = self._held_out[part][1]
         return metrics(y, logits.argmax(axis=1), len(self.federation.dataset.labels))
 
-    def _note_weights(self, number: int, participants: Indices, alpha: Vector) -> None:
-        entry = {"participants": participants.tolist(), "alpha": alpha.tolist()}
-        last = self.state.weights[-1] if self.state.weights else {}
-        if {key: last.get(key) for key in entry} != entry:
-            self.state.weights.append({"round": number, **entry})
-
 
 def unusable(update: Update, like: Tensor) -> str | None:
     """Return why an update cannot be aggregated, or None."""
@@ -317,7 +308,7 @@ def simulate(
 def _finish(record: Record, simulation: Simulation) -> None:
     """Write weights, selected models and the result; the result comes last and marks the run finished."""
     state, federation = simulation.state, simulation.federation
-    record.write_json("weights.json", {"target": federation.target.tolist(), "rounds": state.weights})
+    record.write_json("weights.json", {"target": federation.target.tolist(), "rounds": record.weights()})
     model = simulation.worker.model
     for name, best in state.selected.items():
         assert best.vector is not None

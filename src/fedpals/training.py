@@ -193,18 +193,17 @@ def local_update(
     correction = rule.correction(server, client, anchor)
     take_step = _OPTIMIZERS[plan.optimizer](weights, plan.learning_rate)
     order = [np.arange(len(y))] if rule.full_batch else batches(len(y), plan, rng)
-    loss_sum, steps = torch.zeros((), dtype=torch.float64), 0
+    losses = []
     for indices in order:
         chosen = torch.from_numpy(indices).to(x.device)
-        logits = rule.adjust_logits(model.network(x[chosen]), present)
-        loss = cross_entropy(logits, y[chosen])
+        loss = cross_entropy(rule.adjust_logits(model.network(x[chosen]), present), y[chosen])
         gradient = model.gradient(loss)
         rule.adjust_gradient(gradient, weights, anchor, correction)
         take_step(gradient)
-        loss_sum += loss.detach()
-        steps += 1
+        losses.append(loss.detach())
+    steps = len(losses)
     state = rule.client_state(correction, client, anchor, weights, steps, plan.learning_rate)
-    return Update(model.vector.clone(), float(loss_sum) / max(steps, 1), steps, state)
+    return Update(model.vector.clone(), float(torch.stack(losses).double().mean()), steps, state)
 
 
 def _sgd(weights: Tensor, learning_rate: float) -> Callable[[Tensor], None]:
