@@ -29,7 +29,7 @@ import fedpals
 from fedpals.rng import generator
 
 Array = npt.NDArray[np.float64]
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

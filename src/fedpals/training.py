@@ -13,7 +13,6 @@ from itertools import count
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -144,15 +143,17 @@ def _flat(tensor: Tensor) -> Tensor:
     return (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).reshape(-1)
 
 
-def batches(samples: int, plan: Plan, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the indices of each step: shuffled epochs, cut into batches; the last of an epoch may be short."""
+def batches(x: Tensor, y: Tensor, plan: Plan, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the samples of each step: shuffled epochs, cut into batches; the last of an epoch may be short."""
     step = 0
     for _ in range(plan.epochs) if plan.steps is None else count():
-        order = rng.permutation(samples)
-        for start in range(0, samples, plan.batch_size):
+        order = torch.from_numpy(rng.permutation(len(y))).to(x.device)
+        shuffled_x, shuffled_y = x[order], y[order]  # gathered once, so that a batch is a mere slice
+        for start in range(0, len(y), plan.batch_size):
             if step == plan.steps:
                 return
-            yield order[start : start + plan.batch_size]
+            end = start + plan.batch_size
+            yield shuffled_x[start:end], shuffled_y[start:end]
             step += 1
 
 
@@ -192,11 +193,9 @@ def local_update(
     anchor = start[: model.trained]
     correction = rule.correction(server, client, anchor)
     take_step = _OPTIMIZERS[plan.optimizer](weights, plan.learning_rate)
-    order = [np.arange(len(y))] if rule.full_batch else batches(len(y), plan, rng)
     losses = []
-    for indices in order:
-        chosen = torch.from_numpy(indices).to(x.device)
-        loss = cross_entropy(rule.adjust_logits(model.network(x[chosen]), present), y[chosen])
+    for inputs, labels in [(x, y)] if rule.full_batch else batches(x, y, plan, rng):
+        loss = cross_entropy(rule.adjust_logits(model.network(inputs), present), labels)
         gradient = model.gradient(loss)
         rule.adjust_gradient(gradient, weights, anchor, correction)
         take_step(gradient)

@@ -121,10 +121,12 @@ def test_full_batch_takes_one_step_with_all_samples() -> None:
 
 def test_steps_and_epochs() -> None:
     rng = generator(0)
-    assert [len(b) for b in batches(10, Plan(epochs=2, batch_size=4), rng)] == [4, 4, 2, 4, 4, 2]
-    assert [len(b) for b in batches(10, Plan(steps=4, batch_size=4), rng)] == [4, 4, 2, 4]
-    epoch = np.concatenate(list(batches(10, Plan(epochs=1, batch_size=3), rng)))
-    assert sorted(epoch.tolist()) == list(range(10))
+    x = y = torch.arange(10)
+    assert [len(b) for _, b in batches(x, y, Plan(epochs=2, batch_size=4), rng)] == [4, 4, 2, 4, 4, 2]
+    assert [len(b) for _, b in batches(x, y, Plan(steps=4, batch_size=4), rng)] == [4, 4, 2, 4]
+    epoch = torch.cat([torch.stack(pair) for pair in batches(x, y, Plan(epochs=1, batch_size=3), rng)], dim=1)
+    assert torch.equal(epoch[0], epoch[1])
+    assert sorted(epoch[0].tolist()) == list(range(10))
 
 
 def test_adam_is_torch_s() -> None:
