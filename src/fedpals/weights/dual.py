@@ -22,7 +22,7 @@ _MAX_STEPS = 200
 _DIRECT = 1e-5
 """Below this μ Newton is led there in stages; above it starts at once."""
 _STAGE = 0.03
-_SKETCHED = 1e-4
+_SKETCHED = 1e-3
 """Accuracy of a sketch's solution: it is a start, and as a sample no better than this."""
 _NEAR = 1e4
 """Within so many roundings of zero, steps that no longer halve F are the end of what can be had."""
