@@ -217,16 +217,13 @@ class Simulation:
         if not new:
             return self.state.server, {}
         everyone = np.flatnonzero(self.counts.sizes).astype(np.int64)
-        share = dict(zip(everyone.tolist(), self._population(everyone).tolist(), strict=True))
+        share = dict(zip(everyone.tolist(), self._weigh(everyone).tolist(), strict=True))
         changes = []
         for i, vector in new.items():
             old = self.state.clients.get(i)
             changes.append((share[i], vector if old is None else vector - old))
         like = next(iter(new.values()))
         return self.method.rule.server_state(self.state.server, changes, like), new
-
-    def _population(self, everyone: Indices) -> Vector:
-        return self.method.weighting.weigh(self.counts, self.target, everyone, self.state.weighting)
 
     def _mix(self, participants: Indices, alpha: Vector) -> Vector:
         """p_α over the last rounds, until every client has had a turn on average."""
