@@ -41,13 +41,12 @@ def tensorboard(run: Run, folder: Path) -> Iterator[Log]:
 
 @contextmanager
 def mlflow(run: Run, folder: Path) -> Iterator[Log]:
-    """Log to the MLflow server that its own environment variables name, else to files beside the runs."""
+    """Log to where MLflow's own settings say, such as MLFLOW_TRACKING_URI."""
     try:
         import mlflow as library
     except ImportError:
         raise MissingExtraError("the tracker mlflow", "mlflow") from None
-    if library.get_tracking_uri() == "":
-        library.set_tracking_uri((folder / "mlruns").as_uri())
+    del folder
     library.set_experiment(run.task_name)
     with library.start_run(run_name=f"{run.method_name}-{run.seed}"):
         library.log_params(run.model_dump(exclude_none=True))
