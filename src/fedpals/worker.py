@@ -20,6 +20,8 @@ from fedpals.rng import generator
 from fedpals.run import Run
 from fedpals.training import FlatModel, Plan, Update, local_update, mean_loss
 
+_ROOM = 1 << 28
+"""Bytes of clients' samples that a worker keeps prepared; beyond that they are prepared in every round."""
 _IMAGE_SIZE = 224
 """Pixels a side of images from files, where the run does not say."""
 
@@ -53,6 +55,8 @@ class Worker:
         shape = (3, self.image_size, self.image_size) if isinstance(x, ImageFiles) else x.shape[1:]
         network = build(run.model or "cnn", shape=shape, classes=len(federation.dataset.labels), seed=run.seed)
         self.model = FlatModel(network, device)
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._room = _ROOM
         self.plan = Plan(run.epochs, run.steps, run.batch_size, run.optimizer, run.learning_rate)
 
     def samples(self, indices: Indices) -> tuple[Tensor, Tensor]:
@@ -62,9 +66,19 @@ class Worker:
         labels = torch.from_numpy(self.federation.dataset.y[indices])
         return prepare(raw).to(self.device), labels.to(self.device)
 
+    def client(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return a client's samples; kept prepared from round to round while there is room."""
+        if number in self._kept:
+            return self._kept[number]
+        x, y = self.samples(self.federation.clients[number])
+        self._room -= x.nbytes
+        if self._room >= 0:
+            self._kept[number] = x, y
+        return x, y
+
     def train(self, job: Job) -> Update:
         """Train one client for one round."""
-        x, y = self.samples(self.federation.clients[job.client])
+        x, y = self.client(job.client)
         present = torch.zeros(len(self.federation.dataset.labels), dtype=torch.bool, device=self.device)
         present[y] = True
         rng = generator(self.run.seed, "batches", job.round, job.client)
@@ -74,7 +88,7 @@ class Worker:
 
     def loss(self, job: Job) -> float:
         """Return the loss of the global parameters at one client."""
-        return mean_loss(self.model, job.start, *self.samples(self.federation.clients[job.client]))
+        return mean_loss(self.model, job.start, *self.client(job.client))
 
 
 class Pool(Protocol):
