@@ -2,7 +2,7 @@
 
 config.toml        everything that determines the result
 metrics.jsonl      a line per round
-weights.json       the aggregation weights, whenever they changed
+weights.json       what the server knew (label counts, target) and its weights, whenever they changed
 result.json        the selected rounds and their test metrics; its presence means the run is finished
 model.safetensors  the selected parameters
 checkpoint/        the state after the last round
@@ -76,7 +76,11 @@ class Record:
 
     def result(self) -> dict[str, Any]:
         """Return the result of a finished run."""
-        return dict(json.loads((self.path / "result.json").read_text(encoding="utf-8")))
+        return self.read_json("result.json")
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read a JSON file of the folder."""
+        return dict(json.loads((self.path / name).read_text(encoding="utf-8")))
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file into the folder."""

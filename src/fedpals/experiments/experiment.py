@@ -1,0 +1,243 @@
+"""An experiment of the paper: rows × methods × seeds of runs, from a TOML file.
+
+Settings of a run are layered; what is more particular wins:
+
+    experiment < scale < row < row at this scale < method < tuned point
+
+Every method has a grid of the same kind: the experiment's, widened by the method's own options; the
+row may replace the values of a key. A point of the grid is chosen on validation, over tuning seeds that
+no reported run uses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedpals.data.validation import did_you_mean, validated
+from fedpals.errors import InputError
+from fedpals.run import Run
+
+Keys: TypeAlias = dict[str, str | float]
+"""Keys of a run."""
+Grid: TypeAlias = dict[str, list[float]]
+"""Values to try, by key of a run."""
+View: TypeAlias = Literal["table", "curve", "distance", "heatmap", "dynamics", "weights", "labels", "simplex"]
+"""What the report shows of an experiment."""
+
+TUNING_SEED = 1000
+"""First of the tuning seeds: far from the reported ones, which count up from 0."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Scale(_Part):
+    """How large the experiment is."""
+
+    seeds: int = Field(default=1, ge=1)
+    run: Keys = {}
+    cuts: list[str] = []
+    """What is smaller than in the paper, in plain words."""
+
+
+class Row(_Part):
+    """A row of the table, a point on the horizontal axis, or a panel."""
+
+    name: str
+    x: float | None = None
+    """Place on the horizontal axis of a curve."""
+    seeds: int | None = Field(default=None, ge=1)
+    """Instead of the scale's."""
+    run: Keys = {}
+    scale: dict[str, Keys] = {}
+    """Keys at one scale only."""
+    grid: Grid = {}
+    """Values instead of the experiment's and the methods', by key."""
+    methods: list[str] | None = None
+    """Only these methods; all unless given."""
+    reported: dict[str, list[float]] = {}
+    """The paper's mean and standard deviation, in %, by method."""
+
+
+class Method(_Part):
+    """A column of the table, or a line in a figure."""
+
+    name: str
+    run: Keys
+    grid: Grid = {}
+
+
+class Tuning(_Part):
+    """How the point of each grid is chosen."""
+
+    seeds: int = Field(default=2, ge=1)
+    rows: list[str] | None = None
+    """Choose once, by the mean over these rows, for all rows; unless given, every row has its own choice."""
+    scale: dict[str, Keys] = {}
+    """Keys of the tuning runs at one scale."""
+
+
+class Case(_Part):
+    """Label counts and a target to solve for, without any training."""
+
+    name: str
+    labels: list[str]
+    counts: list[list[int]]
+    target: list[float]
+
+
+class Experiment(_Part):
+    """Everything that an experiment's TOML file says."""
+
+    title: str
+    source: str
+    """Table or figure of the paper."""
+    text: str = ""
+    metric: Literal["accuracy", "macro_f1"] = "accuracy"
+    show: list[View] = ["table"]
+    axis: str = ""
+    """What the rows' ``x`` is."""
+    logarithmic: bool = False
+    """Whether the horizontal axis is."""
+    scale: dict[str, Scale]
+    run: Keys = {}
+    grid: Grid = {}
+    tuning: Tuning = Tuning()
+    row: list[Row] = []
+    method: list[Method] = []
+    case: list[Case] = []
+
+    @classmethod
+    def read(cls, path: Path) -> Experiment:
+        """Read and check a TOML file."""
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such file") from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise InputError(f"{path}: not a TOML file ({error})") from None
+        try:
+            return validated(cls, values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    def at(self, scale: str) -> Scale:
+        """Return the scale of a name."""
+        if scale not in self.scale:
+            raise InputError(f"scale is {scale!r}; this experiment has {', '.join(self.scale)}")
+        return self.scale[scale]
+
+
+Point: TypeAlias = Keys
+"""One combination of a grid's values."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run and its place in the experiment."""
+
+    row: str
+    method: str
+    point: Point
+    run: Run
+
+
+def named(name: str, folder: Path) -> Experiment:
+    """Read the experiment of a name from a folder of experiments."""
+    known = sorted(path.stem for path in folder.glob("*.toml"))
+    if not known:
+        raise InputError(f"{folder}: no experiments (*.toml) there; give their folder with --experiments")
+    if name not in known:
+        hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+        raise InputError(f"experiment is {name!r}, which {folder} does not have{hint}")
+    return Experiment.read(folder / f"{name}.toml")
+
+
+def points(experiment: Experiment, row: Row, method: Method) -> list[Point]:
+    """Return all points of a method's grid in a row; one empty point where there is nothing to choose."""
+    grid = {**experiment.grid, **method.grid}
+    grid = {key: row.grid.get(key, values) for key, values in grid.items() if key not in method.run}
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def tuning_runs(experiment: Experiment, scale: str) -> list[Planned]:
+    """Return the runs that choose the points: all points of every grid that has a choice, on tuning seeds."""
+    rows = experiment.tuning.rows
+    extra = experiment.tuning.scale.get(scale, {})
+    seeds = range(TUNING_SEED, TUNING_SEED + experiment.tuning.seeds)
+    return [
+        _planned(experiment, scale, row, method, point, seed, extra)
+        for row, method in _cells(experiment)
+        if rows is None or row.name in rows
+        for point in points(experiment, row, method)
+        if len(points(experiment, row, method)) > 1
+        for seed in seeds
+    ]
+
+
+def reported_runs(experiment: Experiment, scale: str, chosen: Mapping[tuple[str, str], Point]) -> list[Planned]:
+    """Return the runs that are reported, at the chosen point of every (row, method)."""
+    seeds = experiment.at(scale).seeds
+    return [
+        _planned(experiment, scale, row, method, chosen[row.name, method.name], seed, {})
+        for row, method in _cells(experiment)
+        for seed in range(row.seeds or seeds)
+    ]
+
+
+def choose(
+    experiment: Experiment, validation: Mapping[tuple[str, str], list[tuple[Point, float]]]
+) -> dict[tuple[str, str], Point]:
+    """Choose a point for every (row, method): the best mean validation accuracy of its tuning runs.
+
+    ``validation`` holds, by (row, method), the point and validation accuracy of every tuning run. Of
+    equally good points the first in the grid is taken.
+    """
+    shared = experiment.tuning.rows
+    chosen: dict[tuple[str, str], Point] = {}
+    for row, method in _cells(experiment):
+        grid = points(experiment, row, method)
+        rows = [row.name] if shared is None else shared
+        results = [result for name in rows for result in validation.get((name, method.name), [])]
+        means = [_mean([value for point, value in results if point == candidate]) for candidate in grid]
+        chosen[row.name, method.name] = grid[max(range(len(grid)), key=means.__getitem__)]
+    return chosen
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else -1.0
+
+
+def _cells(experiment: Experiment) -> Iterator[tuple[Row, Method]]:
+    for row in experiment.row:
+        for method in experiment.method:
+            if row.methods is None or method.name in row.methods:
+                yield row, method
+
+
+def _planned(
+    experiment: Experiment, scale: str, row: Row, method: Method, point: Point, seed: int, extra: Keys
+) -> Planned:
+    keys = {
+        **experiment.run,
+        **experiment.at(scale).run,
+        **row.run,
+        **row.scale.get(scale, {}),
+        **extra,
+        **method.run,
+        **point,
+        "seed": seed,
+    }
+    try:
+        run = validated(Run, keys)
+    except InputError as error:
+        raise InputError(f"{experiment.title}, {row.name}, {method.name}: {error}") from None
+    return Planned(row.name, method.name, point, run)

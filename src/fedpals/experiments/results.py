@@ -1,0 +1,189 @@
+"""Results of an experiment: small files from which every table and figure can be made without training.
+
+experiment.toml   the definition they were computed from
+runs.jsonl        a line per reported run
+tuning.jsonl      a line per tuning run
+provenance.json   command, version and date
+
+A run that stands here is finished and is never computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedpals.atomic import replacing
+from fedpals.errors import InputError
+from fedpals.experiments.experiment import Experiment, Planned, Point
+from fedpals.record import Record
+from fedpals.run import Run
+
+_DIGITS = 5
+"""Decimals of accuracies per round."""
+
+
+class Federated(BaseModel):
+    """What the server knew: the clients' label counts, the target, and the last round's weights."""
+
+    model_config = ConfigDict(frozen=True)
+
+    labels: list[str]
+    counts: list[list[int]]
+    target: list[float]
+    participants: list[int]
+    alpha: list[float]
+
+
+class Summary(BaseModel):
+    """One finished run, as small as tables and figures allow."""
+
+    model_config = ConfigDict(frozen=True)
+
+    row: str
+    method: str
+    point: Point
+    """What was chosen from the method's grid."""
+    digest: str
+    """Of the run's configuration."""
+    run: dict[str, Any]
+    selected: dict[str, Any]
+    """By "raw" and "prior": the selected round, its validation accuracy and its test metrics."""
+    curves: dict[str, dict[str, list[float]]] = Field(default_factory=dict)
+    """By "raw" and "prior", by "validation" and "test": the metric after every round."""
+    federation: Federated | None = None
+    projection_distance: float = 0.0
+    covered: bool = False
+    clients: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+    @property
+    def configuration(self) -> Run:
+        """The run, as a typed configuration."""
+        return Run.model_validate(self.run)
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return int(self.run.get("seed", 0))
+
+    @classmethod
+    def of(cls, planned: Planned, record: Record, *, metric: str = "accuracy", whole: bool = True) -> Self:
+        """Summarise a finished run; without curves and federation unless ``whole``."""
+        result, lines, weights = record.result(), record.metrics(), record.read_json("weights.json")
+        curves = {
+            name: {
+                part: [round(line[name][part][metric], _DIGITS) for line in lines] for part in ("validation", "test")
+            }
+            for name in result["selected"]
+        }
+        last = weights["rounds"][-1]
+        federation = Federated(**{key: weights[key] for key in ("labels", "counts", "target")}, **_without_round(last))
+        return cls(
+            row=planned.row,
+            method=planned.method,
+            point=planned.point,
+            digest=planned.run.digest,
+            run=planned.run.model_dump(exclude_none=True),
+            selected=result["selected"],
+            curves=curves if whole else {},
+            federation=federation if whole else None,
+            projection_distance=result["projection_distance"],
+            covered=result["covered"],
+            clients=result["clients"],
+            samples=result["samples"],
+            seconds=round(sum(line["seconds"] for line in lines), 2),
+        )
+
+
+def _without_round(weights: dict[str, Any]) -> dict[str, Any]:
+    return {key: weights[key] for key in ("participants", "alpha")}
+
+
+class Results:
+    """Reads and writes the folder of one experiment's results."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """Name of the experiment."""
+        return self.path.name
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The definition that the results were computed from."""
+        return Experiment.read(self.path / "experiment.toml")
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Command, version and date."""
+        path = self.path / "provenance.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+    def runs(self) -> list[Summary]:
+        """Return the reported runs."""
+        return self._read("runs.jsonl")
+
+    def tuning(self) -> list[Summary]:
+        """Return the tuning runs."""
+        return self._read("tuning.jsonl")
+
+    def add(self, name: str, summary: Summary) -> None:
+        """Append a run to ``runs.jsonl`` or ``tuning.jsonl``."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        line = summary.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n"
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(line)
+
+    def begin(self, definition: Path, scale: str, command: str) -> None:
+        """Write down what is being computed, by which command and version."""
+        self._write("experiment.toml", definition.read_text(encoding="utf-8"))
+        facts = {
+            "command": command,
+            "scale": scale,
+            "version": version("fedpals"),
+            "python": platform.python_version(),
+            "torch": version("torch"),
+            "numpy": version("numpy"),
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+        self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
+
+    def keep(self, name: str, digests: Iterable[str]) -> None:
+        """Drop runs that the experiment no longer has, and put the others into its order."""
+        wanted = {digest: position for position, digest in enumerate(digests)}
+        kept = {summary.digest: summary for summary in self._read(name) if summary.digest in wanted}
+        ordered = sorted(kept.values(), key=lambda summary: wanted[summary.digest])
+        if ordered:
+            text = "".join(s.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n" for s in ordered)
+            self._write(name, text)
+
+    def _read(self, name: str) -> list[Summary]:
+        path = self.path / name
+        if not path.is_file():
+            return []
+        summaries = []
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                summaries.append(Summary.model_validate_json(line))
+            except ValueError as error:
+                if number == len(lines):
+                    break  # the last line was cut off by a kill: that run is simply not there
+                raise InputError(f"{path}, line {number}: not a run's summary ({error})") from None
+        return summaries
+
+    def _write(self, name: str, text: str) -> None:
+        with replacing(self.path / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
