@@ -18,6 +18,7 @@ LAYERS = [
     {"report"},
     {"experiments"},
     {"simulator", "flower"},
+    {"server"},
     {"worker", "trackers"},
     {"record"},
     {"run"},

@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy
 from fedpals.data import Dataset, Federation
 from fedpals.record import Record
 from fedpals.run import Run
-from fedpals.simulator import DivergedError, Simulation, State, simulate
+from fedpals.server import DivergedError
+from fedpals.simulator import Simulation, State, simulate
 from fedpals.training import Update
 from fedpals.worker import Job, ProcessPool, SerialPool, Worker
 

@@ -7,32 +7,26 @@ workers, and after an interruption.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpals import checkpoint
-from fedpals.data import Indices
-from fedpals.errors import FedpalsError
-from fedpals.evaluation import Metrics, metrics, prior_shift
+from fedpals import checkpoint, server
+from fedpals.evaluation import Metrics, metrics
 from fedpals.labels import Vector
 from fedpals.record import Record
-from fedpals.rng import generator
 from fedpals.run import Run
+from fedpals.server import DivergedError, Server
 from fedpals.training import Update
 from fedpals.worker import Job, Pool, SerialPool, Worker
 
 SELECTIONS = ("raw", "prior")
 """Each evaluation is made twice: with the model's own logits, and with the target prior correction."""
-
-
-class DivergedError(FedpalsError, ArithmeticError):
-    """No client returned an update that can be used."""
 
 
 @dataclass(eq=False)
@@ -47,62 +41,31 @@ class Selected:
 
 
 @dataclass(eq=False)
-class State:
+class State(server.State):
     """Everything a run carries from round to round."""
 
-    round: int
-    vector: Tensor
-    server: Tensor | None = None
-    """The rule's vector of the server."""
-    clients: dict[int, Tensor] = field(default_factory=dict)
-    """The rule's vectors of clients."""
-    weighting: Vector | None = None
-    mixes: list[Vector] = field(default_factory=list)
-    """p_α of the last rounds, as many as it takes every client to have its turn."""
     selected: dict[str, Selected] = field(default_factory=lambda: {name: Selected() for name in SELECTIONS})
 
-    def save(self, path: Path) -> None:
-        """Write the state, whole or not at all."""
-        tensors: dict[str, Tensor] = {"vector": self.vector}
-        tensors |= {f"client/{i}": t for i, t in self.clients.items()}
-        optional: dict[str, Tensor | Vector | None] = {"server": self.server, "weighting": self.weighting}
-        optional |= {f"selected/{name}/vector": s.vector for name, s in self.selected.items()}
-        optional |= {f"selected/{name}/shift": s.shift for name, s in self.selected.items()}
-        optional["mixes"] = np.array(self.mixes) if self.mixes else None
-        for name, value in optional.items():
-            if value is not None:
-                tensors[name] = value if isinstance(value, Tensor) else torch.from_numpy(value)
-        facts = {
-            "round": self.round,
-            "selected": {
-                name: {"round": s.round, "validation": s.validation, "test": s.test}
-                for name, s in self.selected.items()
-            },
+    def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Add the selected rounds to the server's state."""
+        tensors, facts = super().parts()
+        for name, s in self.selected.items():
+            if s.vector is not None and s.shift is not None:
+                tensors |= {f"selected/{name}/vector": s.vector, f"selected/{name}/shift": torch.from_numpy(s.shift)}
+        selected = {
+            name: {"round": s.round, "validation": s.validation, "test": s.test} for name, s in self.selected.items()
         }
-        checkpoint.save(path, tensors, facts)
+        return tensors, {**facts, "selected": selected}
 
     @classmethod
-    def load(cls, path: Path) -> State:
-        """Read a state that `save` wrote."""
-        tensors, facts = checkpoint.load(path)
-
-        def array(name: str) -> Vector | None:
-            return tensors[name].numpy() if name in tensors else None
-
-        return cls(
-            round=facts["round"],
-            vector=tensors["vector"],
-            server=tensors.get("server"),
-            clients={int(name[7:]): t for name, t in tensors.items() if name.startswith("client/")},
-            weighting=array("weighting"),
-            mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],
-            selected={
-                name: Selected(
-                    **told, vector=tensors.get(f"selected/{name}/vector"), shift=array(f"selected/{name}/shift")
-                )
-                for name, told in facts["selected"].items()
-            },
-        )
+    def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
+        """Put a state together from its parts."""
+        state = super().of(tensors, facts)
+        for name, told in facts["selected"].items():
+            shift = tensors.get(f"selected/{name}/shift")
+            vector = tensors.get(f"selected/{name}/vector")
+            state.selected[name] = Selected(**told, vector=vector, shift=None if shift is None else shift.numpy())
+        return state
 
 
 Callback = Callable[[Mapping[str, Any]], None]
@@ -115,13 +78,19 @@ class Simulation:
     def __init__(self, worker: Worker, pool: Pool, state: State | None = None) -> None:
         self.worker, self.pool = worker, pool
         self.run, self.method, self.federation = worker.run, worker.method, worker.federation
-        self.counts, self.target = self.federation.counts, self.federation.target
-        self.state = state or State(0, worker.model.vector.clone(), weighting=self.method.weighting.start(self.counts))
+        self.state = state or State(0, worker.model.vector.clone())
+        self.server = Server(
+            self.method,
+            self.federation.counts,
+            self.federation.target,
+            self.state,
+            participation=self.run.participation,
+            seed=self.run.seed,
+        )
         self._held_out = {
             name: (worker.samples(indices)[0], self.federation.dataset.y[indices])
             for name, indices in (("validation", self.federation.validation), ("test", self.federation.test))
         }
-        self._last_weights: tuple[Indices, Vector] | None = None
 
     @property
     def finished(self) -> bool:
@@ -135,108 +104,35 @@ class Simulation:
         """Compute one round; return its line for the record. The state changes only if all went well."""
         started = time.perf_counter()
         number = self.state.round + 1
-        participants = self._participants(number)
-        alpha, participants, updates, refused = self._train(number, participants)
-        trained = [i for i in participants.tolist() if i in updates]
-        vector = self._aggregate(dict(zip(participants.tolist(), alpha.tolist(), strict=True)), updates)
-        server, clients = self._rule_state(updates)
-        state = self.state
-        if self.method.weighting.needs_losses:
-            losses = np.array(list(self.pool.losses([Job(number, i, state.vector) for i in participants.tolist()])))
-            state.weighting = self.method.weighting.learn(state.weighting, participants, losses)
-        state.round, state.vector, state.server = number, vector, server
-        state.clients |= clients
-        mix = self._mix(participants, alpha)
-        evaluated = self._evaluate(mix)
-        loss = float(sum(a * updates[i].loss for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0))
+        try:
+            done = self.server.advance(self.server.participants(number), self._train, self._losses)
+        except DivergedError as error:
+            raise DivergedError(
+                f"{error}; try a smaller learning_rate than {self.run.learning_rate:g}. "
+                f"The state after round {self.state.round} is on disk."
+            ) from None
         return {
             "round": number,
-            "loss": loss,
-            "trained": len(trained),
-            "participants": len(participants),
-            "refused": refused,
-            **evaluated,
-            "weights": {"participants": participants.tolist(), "alpha": alpha.tolist()},
+            "loss": done.loss,
+            "trained": done.trained,
+            "participants": len(done.participants),
+            "refused": done.refused,
+            **self._evaluate(self.server.prior_shift),
+            "weights": {"participants": done.participants.tolist(), "alpha": done.alpha.tolist()},
             "seconds": round(time.perf_counter() - started, 4),
         }
 
-    def _participants(self, number: int) -> Indices:
-        """Draw the clients of a round, in ascending order; clients without samples have nothing to say."""
-        able = np.flatnonzero(self.counts.sizes).astype(np.int64)
-        if self.run.participation >= 1.0:
-            return able
-        count = max(1, round(self.run.participation * able.size))
-        rng = generator(self.run.seed, "participants", number)
-        return np.sort(rng.choice(able, count, replace=False))
+    def _train(self, clients: Sequence[int]) -> Iterable[Update]:
+        s = self.state
+        return self.pool.train([Job(s.round + 1, i, s.vector, s.server, s.clients.get(i)) for i in clients])
 
-    def _train(
-        self, number: int, participants: Indices
-    ) -> tuple[Vector, Indices, dict[int, Update], list[dict[str, Any]]]:
-        """Train every participant that has weight; refuse what cannot be used and weigh the rest afresh."""
-        updates: dict[int, Update] = {}
-        refused: list[dict[str, Any]] = []
-        while participants.size:
-            alpha = self._weigh(participants)
-            missing = [i for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0 and i not in updates]
-            if not missing:
-                return alpha, participants, updates, refused
-            state = self.state
-            jobs = [Job(number, i, state.vector, state.server, state.clients.get(i)) for i in missing]
-            for i, update in zip(missing, self.pool.train(jobs), strict=True):
-                if reason := unusable(update, state.vector):
-                    refused.append({"client": i, "reason": reason})
-                    participants = participants[participants != i]
-                else:
-                    updates[i] = update
-        named = "; ".join(f"client {r['client']}: {r['reason']}" for r in refused[:3])
-        raise DivergedError(
-            f"round {number}: no client returned a usable update ({named}); try a smaller learning_rate "
-            f"than {self.run.learning_rate:g}. The state after round {self.state.round} is on disk."
-        )
+    def _losses(self, clients: Sequence[int]) -> Iterable[float]:
+        return self.pool.losses([Job(self.state.round + 1, i, self.state.vector) for i in clients])
 
-    def _weigh(self, participants: Indices) -> Vector:
-        weighting = self.method.weighting
-        last = self._last_weights
-        if last is not None and not weighting.needs_losses and np.array_equal(last[0], participants):
-            return last[1]
-        alpha = weighting.weigh(self.counts, self.target, participants, self.state.weighting)
-        self._last_weights = participants, alpha
-        return alpha
-
-    def _aggregate(self, alpha: Mapping[int, float], updates: Mapping[int, Update]) -> Tensor:
-        """Σ α_i w_i in the order of the clients, in double precision; then the rule's server step."""
-        total = torch.zeros_like(self.state.vector, dtype=torch.float64)
-        for i in sorted(alpha):
-            if alpha[i] > 0:
-                total.add_(updates[i].vector.double(), alpha=alpha[i])
-        return self.method.rule.step(self.state.vector, total.float())
-
-    def _rule_state(self, updates: Mapping[int, Update]) -> tuple[Tensor | None, dict[int, Tensor]]:
-        """Renew the rule's vectors; the server's moves by the participants' shares of the whole population."""
-        new = {i: update.state for i, update in sorted(updates.items()) if update.state is not None}
-        if not new:
-            return self.state.server, {}
-        everyone = np.flatnonzero(self.counts.sizes).astype(np.int64)
-        share = dict(zip(everyone.tolist(), self._weigh(everyone).tolist(), strict=True))
-        changes = []
-        for i, vector in new.items():
-            old = self.state.clients.get(i)
-            changes.append((share[i], vector if old is None else vector - old))
-        like = next(iter(new.values()))
-        return self.method.rule.server_state(self.state.server, changes, like), new
-
-    def _mix(self, participants: Indices, alpha: Vector) -> Vector:
-        """p_α over the last rounds, until every client has had a turn on average."""
-        marginals = self.counts.subset(participants).marginals
-        self.state.mixes.append(np.asarray(alpha @ marginals))
-        del self.state.mixes[: -max(1, round(1 / self.run.participation))]
-        return np.asarray(np.mean(self.state.mixes, axis=0))
-
-    def _evaluate(self, mix: Vector) -> dict[str, Any]:
+    def _evaluate(self, shift: Vector) -> dict[str, Any]:
         """Evaluate once; with T and α known the corrected metrics cost an addition."""
         model, state = self.worker.model, self.state
         model.load(state.vector)
-        shift = prior_shift(self.target, mix, self.counts.total)
         shifts = {"raw": np.zeros_like(shift), "prior": shift}
         logits = {name: model.logits(x).double().cpu().numpy() for name, (x, _) in self._held_out.items()}
         lines: dict[str, Any] = {}
@@ -253,14 +149,6 @@ class Simulation:
     def _metrics(self, part: str, logits: Vector) -> Metrics:
         y = self._held_out[part][1]
         return metrics(y, logits.argmax(axis=1), len(self.federation.dataset.labels))
-
-
-def unusable(update: Update, like: Tensor) -> str | None:
-    """Return why an update cannot be aggregated, or None."""
-    if update.vector.shape != like.shape:
-        return f"{tuple(update.vector.shape)} parameters instead of {tuple(like.shape)}"
-    wrong = int((~torch.isfinite(update.vector)).sum())
-    return f"{wrong} of {like.numel()} parameters are NaN or infinite" if wrong else None
 
 
 def simulate(

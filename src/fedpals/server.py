@@ -1,0 +1,247 @@
+"""What a server decides in a round, whichever engine carries its messages.
+
+Draw the participants, weigh them, refuse what cannot be used and weigh the rest afresh, aggregate in
+a fixed order, renew the states of rule and weighting. How clients are reached is the engine's part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpals import checkpoint
+from fedpals.data import Indices
+from fedpals.errors import FedpalsError
+from fedpals.evaluation import prior_shift
+from fedpals.labels import LabelCounts, Vector
+from fedpals.methods import Method
+from fedpals.rng import generator
+from fedpals.training import Update
+
+
+class DivergedError(FedpalsError, ArithmeticError):
+    """No client returned an update that can be used."""
+
+
+@dataclass(eq=False)
+class State:
+    """Everything a server carries from round to round."""
+
+    round: int
+    vector: Tensor
+    server: Tensor | None = None
+    """The rule's vector of the server."""
+    clients: dict[int, Tensor] = field(default_factory=dict)
+    """The rule's vectors of clients."""
+    weighting: Vector | None = None
+    mixes: list[Vector] = field(default_factory=list)
+    """p_α of the last rounds, as many as it takes every client to have its turn."""
+
+    def save(self, path: Path) -> None:
+        """Write the state, whole or not at all."""
+        checkpoint.save(path, *self.parts())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a state that `save` wrote."""
+        return cls.of(*checkpoint.load(path))
+
+    def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors and the facts that the state consists of."""
+        tensors = {"vector": self.vector} | {f"client/{i}": t for i, t in self.clients.items()}
+        if self.server is not None:
+            tensors["server"] = self.server
+        if self.weighting is not None:
+            tensors["weighting"] = torch.from_numpy(self.weighting)
+        if self.mixes:
+            tensors["mixes"] = torch.from_numpy(np.array(self.mixes))
+        return tensors, {"round": self.round}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
+        """Put a state together from its parts."""
+        return cls(
+            round=facts["round"],
+            vector=tensors["vector"],
+            server=tensors.get("server"),
+            clients={int(name[7:]): t for name, t in tensors.items() if name.startswith("client/")},
+            weighting=tensors["weighting"].numpy() if "weighting" in tensors else None,
+            mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What happened in a round."""
+
+    number: int
+    participants: Indices
+    """The clients whose weights were solved for; refused ones are not among them."""
+    alpha: Vector
+    trained: int
+    """How many participants had weight, hence were trained."""
+    loss: float
+    """Σ α_i of the clients' mean losses."""
+    refused: list[dict[str, Any]]
+    """Client and reason of every update that was not used."""
+
+
+Train = Callable[[Sequence[int]], Iterable[Update | str]]
+"""Trains clients; for each in order its update, or why there is none."""
+Losses = Callable[[Sequence[int]], Iterable[float]]
+"""The losses of the global parameters at clients; NaN where a client does not say."""
+
+
+class Server:
+    """One run's server: method, label counts and target, and the state that its rounds change."""
+
+    def __init__(
+        self,
+        method: Method,
+        counts: LabelCounts,
+        target: Vector,
+        state: State,
+        *,
+        participation: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.method, self.counts, self.target, self.state = method, counts, target, state
+        self.participation, self.seed = participation, seed
+        if state.weighting is None:
+            state.weighting = method.weighting.start(counts)
+        self._last_weights: tuple[Indices, Vector] | None = None
+
+    def admit(self, counts: LabelCounts) -> None:
+        """Take in clients that joined: the rows of ``counts`` after those that are known.
+
+        A mixture over clients gives the newcomers their share n_i/N and keeps its proportions among the others.
+        """
+        known, start = self.state.weighting, self.method.weighting.start(counts)
+        if known is not None and start is not None:
+            share = start[known.size :]
+            self.state.weighting = np.concatenate([known * (1.0 - share.sum()), share])
+        self.counts = counts
+        self._last_weights = None
+
+    def participants(self, number: int, present: Indices | None = None) -> Indices:
+        """Draw the clients of a round, in ascending order; clients without samples have nothing to say.
+
+        ``present`` are the clients that can be reached; all of them unless given.
+        """
+        able = np.flatnonzero(self.counts.sizes).astype(np.int64)
+        if present is not None:
+            able = np.intersect1d(able, present)
+        if self.participation >= 1.0:
+            return able
+        count = max(1, round(self.participation * able.size))
+        rng = generator(self.seed, "participants", number)
+        return np.sort(rng.choice(able, count, replace=False))
+
+    def weigh(self, participants: Indices) -> Vector:
+        """Return α for ``participants``; solved once as long as they stay the same."""
+        weighting = self.method.weighting
+        last = self._last_weights
+        if last is not None and not weighting.needs_losses and np.array_equal(last[0], participants):
+            return last[1]
+        alpha = weighting.weigh(self.counts, self.target, participants, self.state.weighting)
+        self._last_weights = participants, alpha
+        return alpha
+
+    def advance(self, participants: Indices, train: Train, losses: Losses) -> Round:
+        """Compute one round. The state changes only if all went well."""
+        state, number = self.state, self.state.round + 1
+        alpha, participants, updates, refused = self._collect(number, participants, train)
+        trained = [i for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0]
+        vector = self._aggregate(dict(zip(participants.tolist(), alpha.tolist(), strict=True)), updates)
+        server, clients = self._rule_state(updates)
+        weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
+        state.round, state.vector, state.server, state.weighting = number, vector, server, weighting
+        state.clients |= clients
+        state.mixes.append(np.asarray(alpha @ self.counts.subset(participants).marginals))
+        del state.mixes[: -max(1, round(1 / self.participation))]
+        loss = float(sum(a * updates[i].loss for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0))
+        return Round(number, participants, alpha, len(trained), loss, refused)
+
+    @property
+    def prior_shift(self) -> Vector:
+        """log T − log p_α, (K,); p_α is the mean over the last rounds, until every client has had a turn on average."""
+        return prior_shift(self.target, np.asarray(np.mean(self.state.mixes, axis=0)), self.counts.total)
+
+    def _collect(
+        self, number: int, participants: Indices, train: Train
+    ) -> tuple[Vector, Indices, dict[int, Update], list[dict[str, Any]]]:
+        """Train every participant that has weight; refuse what cannot be used and weigh the rest afresh."""
+        updates: dict[int, Update] = {}
+        refused: list[dict[str, Any]] = []
+        rule_vector = self.state.server
+        while participants.size:
+            alpha = self.weigh(participants)
+            missing = [i for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0 and i not in updates]
+            if not missing:
+                return alpha, participants, updates, refused
+            for i, update in zip(missing, train(missing), strict=True):
+                reason = update if isinstance(update, str) else unusable(update, self.state.vector, rule_vector)
+                if isinstance(update, Update) and reason is None:
+                    updates[i] = update
+                    rule_vector = update.state if rule_vector is None else rule_vector
+                else:
+                    refused.append({"client": i, "reason": reason})
+                    participants = participants[participants != i]
+        named = "; ".join(f"client {r['client']}: {r['reason']}" for r in refused[:3])
+        raise DivergedError(f"round {number}: no client returned a usable update ({named or 'nobody took part'})")
+
+    def _aggregate(self, alpha: Mapping[int, float], updates: Mapping[int, Update]) -> Tensor:
+        """Σ α_i w_i in the order of the clients, in double precision; then the rule's server step."""
+        start = self.state.vector
+        total = torch.zeros_like(start, dtype=torch.float64)
+        for i in sorted(alpha):
+            if alpha[i] > 0:
+                total.add_(updates[i].vector.double(), alpha=alpha[i])
+        return self.method.rule.step(start, total.to(start.dtype))
+
+    def _rule_state(self, updates: Mapping[int, Update]) -> tuple[Tensor | None, dict[int, Tensor]]:
+        """Renew the rule's vectors; the server's moves by the participants' shares of the whole population."""
+        new = {i: update.state for i, update in sorted(updates.items()) if update.state is not None}
+        if not new:
+            return self.state.server, {}
+        everyone = np.flatnonzero(self.counts.sizes).astype(np.int64)
+        share = dict(zip(everyone.tolist(), self.weigh(everyone).tolist(), strict=True))
+        changes = []
+        for i, vector in new.items():
+            old = self.state.clients.get(i)
+            changes.append((share[i], vector if old is None else vector - old))
+        like = next(iter(new.values()))
+        return self.method.rule.server_state(self.state.server, changes, like), new
+
+    def _learn(self, participants: Indices, losses: Losses) -> Vector | None:
+        """Return the weighting's state after the participants have told their losses."""
+        told = zip(participants.tolist(), losses(participants.tolist()), strict=True)
+        known = {i: loss for i, loss in told if math.isfinite(loss)}
+        if not known:
+            return self.state.weighting
+        rows = np.array(list(known), dtype=np.int64)
+        return self.method.weighting.learn(self.state.weighting, rows, np.array(list(known.values())))
+
+
+def unusable(update: Update, like: Tensor, rule_vector: Tensor | None = None) -> str | None:
+    """Return why an update cannot be aggregated, or None; ``rule_vector`` is one of the rule's vectors, where known."""
+    if update.vector.shape != like.shape:
+        return f"{tuple(update.vector.shape)} parameters instead of {tuple(like.shape)}"
+    if rule_vector is not None and update.state is not None and update.state.shape != rule_vector.shape:
+        return f"the rule's vector has shape {tuple(update.state.shape)} instead of {tuple(rule_vector.shape)}"
+    if wrong := _not_finite(update.vector):
+        return f"{wrong} of {like.numel()} parameters are NaN or infinite"
+    if update.state is not None and (wrong := _not_finite(update.state)):
+        return f"{wrong} of {update.state.numel()} entries of the rule's vector are NaN or infinite"
+    return None
+
+
+def _not_finite(vector: Tensor) -> int:
+    return int((~torch.isfinite(vector)).sum())
