@@ -11,6 +11,7 @@ from rich.markup import escape
 import fedpals
 from fedpals.cli import data
 from fedpals.cli.demo import demo
+from fedpals.cli.reproduce import reproduce
 from fedpals.cli.run import run, with_options
 from fedpals.cli.weights import weights
 from fedpals.errors import FedpalsError
@@ -62,6 +63,13 @@ app.command(
     )
 )(with_options(run))
 app.command(epilog=examples("fedpals demo", "fedpals demo --seeds 5 --workers 4"))(demo)
+app.command(
+    epilog=examples(
+        "fedpals reproduce --list",
+        "fedpals reproduce synthetic",
+        "fedpals reproduce table1 --scale desk --workers 2",
+    )
+)(reproduce)
 
 _data = typer.Typer(rich_markup_mode="rich")
 _data.callback(

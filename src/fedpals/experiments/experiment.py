@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -149,6 +149,11 @@ class Planned:
     point: Point
     run: Run
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from every other run of the experiment."""
+        return self.row, self.method, self.run.digest
+
 
 def named(name: str, folder: Path) -> Experiment:
     """Read the experiment of a name from a folder of experiments."""
@@ -199,7 +204,7 @@ def choose(
     """Choose a point for every (row, method): the best mean validation accuracy of its tuning runs.
 
     ``validation`` holds, by (row, method), the point and validation accuracy of every tuning run. Of
-    equally good points the first in the grid is taken.
+    equally good points the first in the grid is taken; a run that diverged counts as 0.
     """
     shared = experiment.tuning.rows
     chosen: dict[tuple[str, str], Point] = {}
@@ -207,13 +212,9 @@ def choose(
         grid = points(experiment, row, method)
         rows = [row.name] if shared is None else shared
         results = [result for name in rows for result in validation.get((name, method.name), [])]
-        means = [_mean([value for point, value in results if point == candidate]) for candidate in grid]
-        chosen[row.name, method.name] = grid[max(range(len(grid)), key=means.__getitem__)]
+        totals = [sum(value for point, value in results if point == candidate) for candidate in grid]
+        chosen[row.name, method.name] = grid[max(range(len(grid)), key=totals.__getitem__)]
     return chosen
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else -1.0
 
 
 def _cells(experiment: Experiment) -> Iterator[tuple[Row, Method]]:

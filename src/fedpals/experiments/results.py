@@ -67,6 +67,11 @@ class Summary(BaseModel):
     seconds: float = 0.0
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from every other run of the experiment."""
+        return self.row, self.method, self.digest
+
+    @property
     def configuration(self) -> Run:
         """The run, as a typed configuration."""
         return Run.model_validate(self.run)
@@ -133,11 +138,11 @@ class Results:
 
     def runs(self) -> list[Summary]:
         """Return the reported runs."""
-        return self._read("runs.jsonl")
+        return self.read("runs.jsonl")
 
     def tuning(self) -> list[Summary]:
         """Return the tuning runs."""
-        return self._read("tuning.jsonl")
+        return self.read("tuning.jsonl")
 
     def add(self, name: str, summary: Summary) -> None:
         """Append a run to ``runs.jsonl`` or ``tuning.jsonl``."""
@@ -160,16 +165,17 @@ class Results:
         }
         self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
 
-    def keep(self, name: str, digests: Iterable[str]) -> None:
+    def keep(self, name: str, planned: Iterable[Planned]) -> None:
         """Drop runs that the experiment no longer has, and put the others into its order."""
-        wanted = {digest: position for position, digest in enumerate(digests)}
-        kept = {summary.digest: summary for summary in self._read(name) if summary.digest in wanted}
-        ordered = sorted(kept.values(), key=lambda summary: wanted[summary.digest])
+        wanted = {plan.key: position for position, plan in enumerate(planned)}
+        kept = {summary.key: summary for summary in self.read(name) if summary.key in wanted}
+        ordered = sorted(kept.values(), key=lambda summary: wanted[summary.key])
         if ordered:
             text = "".join(s.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n" for s in ordered)
             self._write(name, text)
 
-    def _read(self, name: str) -> list[Summary]:
+    def read(self, name: str) -> list[Summary]:
+        """Return the runs of ``runs.jsonl`` or ``tuning.jsonl``."""
         path = self.path / name
         if not path.is_file():
             return []

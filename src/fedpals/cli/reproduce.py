@@ -1,0 +1,122 @@
+"""`fedpals reproduce`: an experiment of the paper, end to end, with our numbers beside the paper's."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import fedpals
+from fedpals.cli.run import Display
+from fedpals.errors import InputError
+from fedpals.run import Run
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An experiment; see --list.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
+    scale: Annotated[str, typer.Option(help="desk, sized for a small machine, or paper, the paper's own.")] = "desk",
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder of runs; shared by all experiments.")] = Path("runs"),
+    results: Annotated[Path, typer.Option(help="Folder for the small files that tables are made of.")] = Path(
+        "results"
+    ),
+    experiments: Annotated[Path | None, typer.Option(help="Folder of experiments; ours unless given.")] = None,
+    data_folder: Annotated[Path | None, typer.Option(help="Where to look for data first.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.")] = "cpu",
+) -> None:
+    """Run an experiment of the paper; finished runs are never repeated, an interrupted sweep continues."""
+    folder = experiments or definitions()
+    console = Console()
+    if list_ or name is None:
+        console.print(_overview(folder))
+        return
+    from fedpals.experiments import Settings
+    from fedpals.experiments.experiment import named
+    from fedpals.experiments.reproduce import reproduce as compute
+    from fedpals.experiments.results import Results
+
+    experiment = named(name, folder)
+    experiment.at(scale)
+    kept = Results(results / name)
+    if (found := kept.provenance.get("scale", scale)) != scale:
+        raise InputError(
+            f"{kept.path} holds results at scale {found}; give another folder with --results for scale {scale}"
+        )
+    kept.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
+    settings = Settings(out, workers, data_folder, device, checkpoint_every=10)
+
+    @contextmanager
+    def display(title: str, runs: Sequence[Run]) -> Iterator[Any]:
+        if runs:
+            console.print(f"{escape(title)}: {len(runs)} to compute", soft_wrap=True)
+        with Display(runs, console) as shown:
+            yield shown
+
+    ended = compute(experiment, scale, kept, settings, display)
+    if summaries := kept.runs():
+        console.print(_table(experiment, summaries))
+        console.print("[dim]Test metric in %, mean ± std over seeds, at the round selected on validation.")
+    for planned, error in ended.failed:
+        where = f"{planned.row}, {planned.method}, seed {planned.run.seed}"
+        console.print(f"[bold red]failed:[/] {escape(f'{where}: {error}')}", soft_wrap=True)
+    if ended.left:
+        console.print(f"Stopped; {ended.left} runs of this phase are left. The same command continues.")
+        raise typer.Exit(130)
+    console.print(f"Results: {escape(str(kept.path))}; see them with: fedpals report {escape(str(kept.path))}")
+    if ended.failed:
+        raise typer.Exit(1)
+
+
+def definitions() -> Path:
+    """Return the folder of experiments: of the checkout, or of the installed package."""
+    package = Path(fedpals.__file__).parent
+    installed = package / "experiments" / "definitions"
+    return installed if installed.is_dir() else package.parents[1] / "experiments"
+
+
+def _overview(folder: Path) -> Table:
+    from fedpals.experiments.experiment import Experiment, choose, reported_runs, tuning_runs
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "in the paper", "what", "scale", "runs", "to tune"):
+        table.add_column(column, justify="right" if column in {"runs", "to tune"} else "left")
+    for path in sorted(folder.glob("*.toml")):
+        experiment = Experiment.read(path)
+        for number, scale in enumerate(experiment.scale):
+            described = (path.stem, experiment.source, experiment.title) if number == 0 else ("", "", "")
+            runs = len(reported_runs(experiment, scale, choose(experiment, {})))
+            table.add_row(*map(escape, described), scale, str(runs), str(len(tuning_runs(experiment, scale))))
+    return table
+
+
+def _table(experiment: Any, summaries: Sequence[Any]) -> Table:
+    """Return rows × methods, raw and with the prior correction, the paper's number beneath ours."""
+    from fedpals.report.table import Spread
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("row", no_wrap=True)
+    methods = [method.name for method in experiment.method if any(s.method == method.name for s in summaries)]
+    for method in methods:
+        table.add_column(method, justify="right")
+    for row in experiment.row:
+        cells: dict[str, list[str]] = {"": [], "+prior": [], "paper": []}
+        for method in methods:
+            members = [s for s in summaries if s.row == row.name and s.method == method]
+            for name, kind in (("", "raw"), ("+prior", "prior")):
+                values = [s.selected[kind]["test"][experiment.metric] for s in members]
+                cells[name].append(str(Spread.of(values)) if values else "")
+            told = row.reported.get(method)
+            cells["paper"].append(" ± ".join(f"{value:.1f}" for value in told) if told else "")
+        for name, line in cells.items():
+            if any(line):
+                table.add_row(escape(row.name) if not name else f"  [dim]{name}", *line)
+    return table

@@ -1,0 +1,80 @@
+"""Reproduce an experiment: tune, choose, run what is reported, and keep small results of everything."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fedpals.errors import FedpalsError
+from fedpals.experiments.experiment import Experiment, Planned, Point, choose, reported_runs, tuning_runs
+from fedpals.experiments.results import Results, Summary
+from fedpals.experiments.sweep import Event, Settings, sweep
+from fedpals.record import Record
+from fedpals.run import Run
+
+Display: TypeAlias = Callable[[str, Sequence[Run]], AbstractContextManager[Callable[[Event], None]]]
+"""Opens a progress display for a phase and its runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reproduced:
+    """What became of an experiment."""
+
+    failed: tuple[tuple[Planned, FedpalsError], ...]
+    left: int
+    """Runs that are still to be computed, where it was stopped."""
+
+
+def reproduce(experiment: Experiment, scale: str, results: Results, settings: Settings, display: Display) -> Reproduced:
+    """Compute every run of the experiment that has no result yet."""
+    tuning = _Phase("tuning", "tuning.jsonl", tuning_runs(experiment, scale), whole=False)
+    ended = _compute(tuning, experiment, results, settings, display)
+    if ended.left:
+        return ended
+    reported = _Phase("runs", "runs.jsonl", reported_runs(experiment, scale, chosen(experiment, results)), whole=True)
+    done = _compute(reported, experiment, results, settings, display)
+    return Reproduced(ended.failed + done.failed, done.left)
+
+
+def chosen(experiment: Experiment, results: Results) -> dict[tuple[str, str], Point]:
+    """Return the point of every (row, method) that validation chose."""
+    validation: dict[tuple[str, str], list[tuple[Point, float]]] = defaultdict(list)
+    for summary in results.tuning():
+        accuracy = float(summary.selected["raw"]["validation_accuracy"])
+        validation[summary.row, summary.method].append((summary.point, accuracy))
+    return choose(experiment, validation)
+
+
+@dataclass(frozen=True, eq=False)
+class _Phase:
+    name: str
+    file: str
+    planned: list[Planned]
+    whole: bool
+    """Whether the summaries keep curves and federation."""
+
+
+def _compute(
+    phase: _Phase, experiment: Experiment, results: Results, settings: Settings, display: Display
+) -> Reproduced:
+    results.keep(phase.file, phase.planned)
+    have = {summary.key for summary in results.read(phase.file)}
+    pending = [planned for planned in phase.planned if planned.key not in have]
+    runs = [planned.run for planned in pending]
+    with display(f"{experiment.title}: {phase.name}", runs) as show:
+
+        def watch(event: Event) -> None:
+            if event.kind == "finished":
+                planned = pending[event.run]
+                record = Record(planned.run, settings.out)
+                results.add(phase.file, Summary.of(planned, record, metric=experiment.metric, whole=phase.whole))
+            show(event)
+
+        outcome = sweep(runs, settings, watch)
+    results.keep(phase.file, phase.planned)
+    failed = tuple((pending[position], error) for position, error in sorted(outcome.failed.items()))
+    left = sum(not record.finished for record in outcome.records) - len(failed)
+    return Reproduced(failed, left if outcome.stopped else 0)
