@@ -60,6 +60,8 @@ class Run(Task):
     learning_rate: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     participation: float = Field(default=1.0, gt=0, le=1)
     """Fraction of clients that take part in each round."""
+    target_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """δ of the noise on what the server takes for T; it knows T exactly unless given."""
     patience: int | None = Field(default=None, ge=1)
     """Stop when validation has not improved for so many rounds."""
     seed: int = Field(default=0, ge=0)

@@ -20,9 +20,11 @@ from fedpals import checkpoint, server
 from fedpals.evaluation import Metrics, metrics
 from fedpals.labels import Vector
 from fedpals.record import Record
+from fedpals.rng import generator
 from fedpals.run import Run
 from fedpals.server import DivergedError, Server
 from fedpals.training import Update
+from fedpals.weights import perturb
 from fedpals.worker import Job, Pool, SerialPool, Worker
 
 SELECTIONS = ("raw", "prior")
@@ -79,10 +81,13 @@ class Simulation:
         self.worker, self.pool = worker, pool
         self.run, self.method, self.federation = worker.run, worker.method, worker.federation
         self.state = state or State(0, worker.model.vector.clone())
+        target = self.federation.target
+        if self.run.target_noise is not None:
+            target = perturb(target, self.run.target_noise, generator(self.run.seed, "target noise"))
         self.server = Server(
             self.method,
             self.federation.counts,
-            self.federation.target,
+            target,
             self.state,
             participation=self.run.participation,
             seed=self.run.seed,
@@ -193,7 +198,12 @@ def simulate(
 def _finish(record: Record, simulation: Simulation) -> None:
     """Write weights, selected models and the result; the result comes last and marks the run finished."""
     state, federation = simulation.state, simulation.federation
-    record.write_json("weights.json", {"target": federation.target.tolist(), "rounds": record.weights()})
+    known = {
+        "labels": federation.dataset.labels,
+        "counts": federation.table.tolist(),
+        "target": simulation.server.target.tolist(),
+    }
+    record.write_json("weights.json", {**known, "rounds": record.weights()})
     model = simulation.worker.model
     for name, best in state.selected.items():
         assert best.vector is not None

@@ -36,13 +36,17 @@ class Federation:
             )
 
     @cached_property
-    def counts(self) -> LabelCounts:
-        """The M×K label counts of the clients: what the server knows of them."""
+    def table(self) -> Indices:
+        """The M×K label counts of the clients, as plain integers."""
         clients, labels = len(self.clients), len(self.dataset.labels)
         owner = np.repeat(np.arange(clients), [indices.size for indices in self.clients])
         cell = owner * labels + self.dataset.y[np.concatenate(self.clients)]
-        table = np.bincount(cell, minlength=clients * labels).reshape(clients, labels)
-        return LabelCounts.of(table, labels=self.dataset.labels)
+        return np.bincount(cell, minlength=clients * labels).reshape(clients, labels)
+
+    @cached_property
+    def counts(self) -> LabelCounts:
+        """The label counts, checked: what the server knows of the clients."""
+        return LabelCounts.of(self.table, labels=self.dataset.labels)
 
     @cached_property
     def coverage(self) -> Projection:
