@@ -405,7 +405,7 @@ def flower_server() -> Any:
                 rows.append(Row(timing, ours.round() if ours else (0.0, 0.0)))
             return metrics
 
-        strategy.configure_train, strategy.aggregate_train = configure_train, aggregate_train
+        strategy.configure_train, strategy.aggregate_train = configure_train, aggregate_train  # type: ignore[assignment, method-assign]
         strategy.start(
             grid=grid, initial_arrays=ArrayRecord(network(run).state_dict()), num_rounds=run.rounds,
             evaluate_fn=evaluate,

@@ -24,6 +24,7 @@ from fedpals.labels import LabelCounts, Vector
 from fedpals.methods import Method
 from fedpals.rng import generator
 from fedpals.training import Update
+from fedpals.weights.problem import Problem
 
 
 class DivergedError(FedpalsError, ArithmeticError):
@@ -110,10 +111,11 @@ class Server:
         state: State,
         *,
         participation: float = 1.0,
+        minimum: int = 1,
         seed: int = 0,
     ) -> None:
         self.method, self.counts, self.target, self.state = method, counts, target, state
-        self.participation, self.seed = participation, seed
+        self.participation, self.minimum, self.seed = participation, minimum, seed
         if state.weighting is None:
             state.weighting = method.weighting.start(counts)
         self._last_weights: tuple[Indices, Vector] | None = None
@@ -140,7 +142,7 @@ class Server:
             able = np.intersect1d(able, present)
         if self.participation >= 1.0:
             return able
-        count = max(1, round(self.participation * able.size))
+        count = min(able.size, max(self.minimum, round(self.participation * able.size)))
         rng = generator(self.seed, "participants", number)
         return np.sort(rng.choice(able, count, replace=False))
 
@@ -153,6 +155,11 @@ class Server:
         alpha = weighting.weigh(self.counts, self.target, participants, self.state.weighting)
         self._last_weights = participants, alpha
         return alpha
+
+    def achieved(self, done: Round) -> tuple[float, float]:
+        """Return the distance ‖T − Σ α_i S_i‖² and the ESS, a fraction of the participants' samples, of a round."""
+        problem = Problem.of(self.counts.subset(done.participants), self.target)
+        return problem.distance(done.alpha), problem.ess(done.alpha)
 
     def advance(self, participants: Indices, train: Train, losses: Losses) -> Round:
         """Compute one round. The state changes only if all went well."""

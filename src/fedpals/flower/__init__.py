@@ -1,0 +1,34 @@
+"""FedPALS and its baselines on Flower: strategies for a ServerApp, and a ready client step.
+
+The weights, the client rules and the checks are the simulator's; what is here carries them in messages.
+
+    strategy = FedPALS(target, ess=0.5)                    # instead of FedAvg()
+    add_labelcounts(app, lambda context: counts)           # one line at the client
+"""
+
+try:
+    import flwr  # noqa: F401
+except ImportError:
+    from fedpals.errors import MissingExtraError
+
+    raise MissingExtraError("fedpals.flower", "flower") from None
+
+from fedpals.flower.client import Trainee, add_labelcounts, client_app
+from fedpals.flower.label_aware import LabelAware, TooFewNodesError
+from fedpals.flower.named import AFL, SCAFFOLD, FedAvg, FedPALS, FedProx, FedRS, FedSGD, strategy
+
+__all__ = [
+    "AFL",
+    "SCAFFOLD",
+    "FedAvg",
+    "FedPALS",
+    "FedProx",
+    "FedRS",
+    "FedSGD",
+    "LabelAware",
+    "TooFewNodesError",
+    "Trainee",
+    "add_labelcounts",
+    "client_app",
+    "strategy",
+]

@@ -1,0 +1,102 @@
+"""Any state dict as one vector and back: floats are averaged, everything else stays what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import Array, ArrayRecord
+from torch import Tensor
+
+from fedpals.errors import InputError
+
+_UNREADABLE = (ValueError, TypeError, EOFError, OSError)
+"""What numpy raises for bytes that are no array."""
+
+
+class Refused(Exception):  # noqa: N818 -- a verdict on a reply, which never reaches the user as an error
+    """Why a reply cannot be used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Keys, shapes and dtypes of the global arrays, and the entries that are no floats."""
+
+    entries: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+    fixed: dict[str, Array]
+    """Counters, masks and other entries that no average makes sense of; the server's stay."""
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord) -> Layout:
+        """Read the layout off the initial arrays."""
+        loaded = {key: array.numpy() for key, array in arrays.items()}
+        if strange := [key for key, value in loaded.items() if value.dtype.kind == "c"]:
+            raise InputError(f"initial_arrays: {strange[0]!r} is complex; send its real view (torch.view_as_real)")
+        if not any(value.dtype.kind == "f" for value in loaded.values()):
+            raise InputError("initial_arrays holds no floating-point array, so there is nothing to average")
+        entries = tuple((key, value.shape, value.dtype) for key, value in loaded.items())
+        return cls(entries, {key: arrays[key] for key, value in loaded.items() if value.dtype.kind != "f"})
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 where all floats are; else float64, which holds every other float."""
+        floats = {dtype for _, _, dtype in self.entries if dtype.kind == "f"}
+        return np.dtype(np.float32 if floats == {np.dtype(np.float32)} else np.float64)
+
+    def vector(self, arrays: ArrayRecord) -> Tensor:
+        """Return the floats as one vector; raise `Refused` if keys, shapes or dtypes are others."""
+        keys = [key for key, _, _ in self.entries]
+        if arrays.keys() != set(keys):
+            missing, extra = [k for k in keys if k not in arrays], [k for k in arrays if k not in set(keys)]
+            raise Refused(f"missing arrays {missing[:3]}, unknown arrays {extra[:3]}")
+        parts = []
+        for key, shape, dtype in self.entries:
+            value = _load(key, arrays[key])
+            if value.shape != shape or value.dtype != dtype:
+                raise Refused(f"{key!r} is {value.dtype} {value.shape} instead of {dtype} {shape}")
+            if dtype.kind == "f":
+                parts.append(value.reshape(-1))
+        return torch.from_numpy(np.concatenate(parts, dtype=self.dtype))
+
+    def record(self, vector: Tensor) -> ArrayRecord:
+        """Return the vector as arrays with the keys, shapes and dtypes of the layout."""
+        values, at = vector.numpy(), 0
+        arrays = {}
+        for key, shape, dtype in self.entries:
+            if dtype.kind != "f":
+                arrays[key] = self.fixed[key]
+                continue
+            size = int(np.prod(shape, dtype=np.int64))
+            arrays[key] = Array(values[at : at + size].reshape(shape).astype(dtype, copy=False))
+            at += size
+        return ArrayRecord(arrays)
+
+    def facts(self) -> list[list[Any]]:
+        """Return the layout as a checkpoint keeps it."""
+        return [[key, list(shape), str(dtype)] for key, shape, dtype in self.entries]
+
+
+def _load(key: str, array: Array) -> npt.NDArray[Any]:
+    try:
+        return array.numpy()
+    except _UNREADABLE as error:
+        raise Refused(f"{key!r} cannot be read ({error})") from None
+
+
+def pack(vector: Tensor) -> ArrayRecord:
+    """Return one of a rule's vectors as a record."""
+    return ArrayRecord({"vector": Array(vector.cpu().numpy())})
+
+
+def unpack(arrays: ArrayRecord) -> Tensor:
+    """Return the vector that `pack` put into a record."""
+    if list(arrays) != ["vector"]:
+        raise Refused(f"the rule's record holds {list(arrays)[:3]} instead of one vector")
+    value = _load("vector", arrays["vector"])
+    if value.dtype != np.float32 or value.ndim != 1:
+        raise Refused(f"the rule's vector is {value.dtype} {value.shape} instead of a flat float32")
+    return torch.from_numpy(value)

@@ -1,0 +1,137 @@
+"""What server and clients tell each other, as Flower records.
+
+A training message holds the arrays and the config that Flower's own FedAvg would send; where the client
+rule is not plain SGD, the rule with its options and the vectors it keeps are added. Nothing in a
+message depends on the target, on α or on the counts of other clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from fedpals.errors import InputError
+from fedpals.flower.arrays import Layout, Refused, pack, unpack
+from fedpals.methods import METHODS
+from fedpals.training import ClientRule, Update
+
+Value = TypeVar("Value")
+
+LABELCOUNTS = "query.labelcounts"
+LOSS = "query.loss"
+
+_OURS = "fedpals."
+_RULE, _SERVER, _CLIENT, _COUNTS = (_OURS + name for name in ("rule", "server", "client", "labelcounts"))
+
+_RULES: list[type[ClientRule]] = [ClientRule, *(named.rule for named in METHODS.values() if named.rule)]
+RULES: Mapping[str, type[ClientRule]] = {rule.name: rule for rule in _RULES}
+
+
+def job(rule: ClientRule, server: Tensor | None, client: Tensor | None) -> dict[str, ArrayRecord | ConfigRecord]:
+    """Return what a training message adds to arrays and config."""
+    added: dict[str, ArrayRecord | ConfigRecord] = {}
+    if rule != ClientRule():
+        added[_RULE] = ConfigRecord({"name": rule.name, **asdict(rule)})
+    if server is not None:
+        added[_SERVER] = pack(server)
+    if client is not None:
+        added[_CLIENT] = pack(client)
+    return added
+
+
+def read_job(content: RecordDict) -> tuple[ClientRule, Tensor | None, Tensor | None]:
+    """Return the rule to train with, and its vectors of the server and of this client."""
+    told = dict(content.config_records.get(_RULE, {"name": ClientRule.name}))
+    name = str(told.pop("name"))
+    if name not in RULES:
+        raise InputError(f"the server asks for the client rule {name!r}; known are {', '.join(RULES)}: update fedpals")
+    options: dict[str, Any] = told
+    vectors = [unpack(content.array_records[key]) if key in content else None for key in (_SERVER, _CLIENT)]
+    return RULES[name](**options), vectors[0], vectors[1]
+
+
+def read_round(content: RecordDict) -> int:
+    """Return the number of the round, which Flower's strategies put into their config."""
+    number = next(config["server-round"] for config in own(content.config_records).values())
+    if not isinstance(number, int):
+        raise InputError(f"server-round is {number!r}; it must be a whole number")
+    return number
+
+
+def own(records: Mapping[str, Value]) -> dict[str, Value]:
+    """Leave out the records that are ours."""
+    return {key: value for key, value in records.items() if not key.startswith(_OURS)}
+
+
+def answer(
+    arrays: ArrayRecord, metrics: Mapping[str, float], rule: ClientRule, state: Tensor | None, counts: Sequence[int]
+) -> RecordDict:
+    """Return the reply to a training message; it confirms the rule and repeats the counts it trained on."""
+    content = RecordDict({"arrays": arrays, "metrics": MetricRecord(dict(metrics)), _COUNTS: _counts(counts)})
+    content[_RULE] = ConfigRecord({"name": rule.name})
+    if state is not None:
+        content[_CLIENT] = pack(state)
+    return content
+
+
+def read_update(content: RecordDict, layout: Layout, rule: ClientRule) -> Update:
+    """Return the update in a reply, or raise `Refused`."""
+    arrays = own(content.array_records)
+    if len(arrays) != 1:
+        raise Refused(f"{len(arrays)} ArrayRecords instead of one")
+    if rule != ClientRule() and content.config_records.get(_RULE, ConfigRecord()).get("name") != rule.name:
+        raise Refused(f"it does not say that it trained with the client rule {rule.name!r}")
+    state = unpack(content.array_records[_CLIENT]) if _CLIENT in content.array_records else None
+    loss = metrics_of(content).get("train_loss", math.nan)
+    return Update(layout.vector(next(iter(arrays.values()))), float(loss), 0, state)
+
+
+def metrics_of(content: RecordDict) -> dict[str, float]:
+    """Return the numbers of a reply's own metrics."""
+    return {
+        key: value
+        for record in own(content.metric_records).values()
+        for key, value in record.items()
+        if isinstance(value, int | float)
+    }
+
+
+def labelcounts(counts: Sequence[int], number: int | None) -> RecordDict:
+    """Return the reply to `LABELCOUNTS`; ``number`` is the client's partition, where it has one."""
+    told = _counts(counts)
+    if number is not None:
+        told["client"] = number
+    return RecordDict({_COUNTS: told})
+
+
+def read_labelcounts(content: RecordDict) -> tuple[list[float], int | None]:
+    """Return counts and number of a client, or raise `Refused`."""
+    record = content.metric_records.get(_COUNTS, MetricRecord())
+    counts, number = record.get("counts"), record.get("client")
+    if not isinstance(counts, list):
+        raise Refused("it tells no label counts; add fedpals.flower.add_labelcounts to its app")
+    return [float(count) for count in counts], number if isinstance(number, int) else None
+
+
+def repeats_labelcounts(content: RecordDict) -> bool:
+    """Return whether a training reply repeats the client's counts."""
+    return _COUNTS in content.metric_records
+
+
+def loss(value: float) -> RecordDict:
+    """Return the reply to `LOSS`."""
+    return RecordDict({"metrics": MetricRecord({"loss": float(value)})})
+
+
+def read_loss(content: RecordDict) -> float:
+    """Return the loss in a reply to `LOSS`; NaN where there is none."""
+    return float(metrics_of(content).get("loss", math.nan))
+
+
+def _counts(counts: Sequence[int]) -> MetricRecord:
+    return MetricRecord({"counts": [int(count) for count in counts]})

@@ -1,0 +1,125 @@
+"""Who the clients are: Flower's nodes as rows of the table of label counts.
+
+A node is asked for its counts once, and again only when it comes back from an absence. Rows keep their
+number for the whole run, whoever joins or leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from flwr.app import RecordDict
+
+from fedpals.data import Indices
+from fedpals.errors import InputError
+from fedpals.flower import messages
+from fedpals.flower.arrays import Refused
+from fedpals.labels import LabelCounts
+
+_EXACT = 2.0**53
+"""Up to this, a float64 holds every whole number."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A row: the node that holds it, the client's own number, and its label counts."""
+
+    node: int
+    number: int | None
+    counts: tuple[int, ...]
+
+
+class Roster:
+    """The clients that have told their counts, and the nodes that are connected.
+
+    ``labels`` is K; where nobody knows it, the first answer decides. ``cap`` bounds n_i: a client that
+    claims more keeps its marginal and counts as ``cap`` samples.
+    """
+
+    def __init__(self, labels: int | None, cap: int | None = None, members: Iterable[Member] = ()) -> None:
+        self.labels, self.cap = labels, cap
+        self.members = list(members)
+        self.refused: dict[int, str] = {}
+        """Connected nodes whose counts cannot be used, and why."""
+        self._heard: set[int] = set()
+        """Nodes that have told their counts since they connected."""
+
+    def connected(self, nodes: Iterable[int]) -> list[int]:
+        """Note which nodes are there; return those to ask for their counts, in ascending order."""
+        there = set(nodes)
+        self._heard &= there
+        self.refused = {node: why for node, why in self.refused.items() if node in there}
+        return sorted(there - self._heard - self.refused.keys())
+
+    def hear(self, answers: Mapping[int, RecordDict]) -> None:
+        """Take in what nodes answered; new clients are numbered by their own number, then by node."""
+        told: list[tuple[bool, int, int, list[float]]] = []
+        for node, content in answers.items():
+            try:
+                counts, number = messages.read_labelcounts(content)
+            except Refused as why:
+                self.refused[node] = str(why)
+            else:
+                told.append((number is None, number or 0, node, counts))
+        for anonymous, number, node, counts in sorted(told, key=lambda row: row[:3]):
+            try:
+                self._admit(node, self._checked(counts), None if anonymous else number)
+            except Refused as why:
+                self.refused[node] = str(why)
+
+    def _admit(self, node: int, counts: tuple[int, ...], number: int | None) -> None:
+        row = self.row(node)
+        if row is None and number is not None:
+            # A node that was restarted, or a resumed run, comes with new node ids.
+            free = (i for i, m in enumerate(self.members) if m.number == number and m.node not in self._heard)
+            row = next(free, None)
+        if row is None:
+            self.members.append(Member(node, number, counts))
+        else:
+            self.unchanged(row, counts)
+            self.members[row] = replace(self.members[row], node=node)
+        self._heard.add(node)
+
+    def _checked(self, counts: Sequence[float]) -> tuple[int, ...]:
+        labels = len(counts) if self.labels is None else self.labels
+        if len(counts) != labels or not labels:
+            raise Refused(f"{len(counts)} label counts instead of {labels}")
+        if any(counts):
+            try:
+                LabelCounts.of([counts])
+            except InputError as error:
+                raise Refused(str(error)) from None
+        if sum(counts) > _EXACT:
+            raise Refused(f"it claims {sum(counts):g} samples")
+        self.labels = labels
+        return tuple(int(count) for count in counts)
+
+    def unchanged(self, row: int, counts: Sequence[float]) -> None:
+        """Raise `Refused` where a client tells other counts than before."""
+        known = self.members[row].counts
+        if tuple(counts) != known:
+            told = f"{sum(counts):g} samples instead of {sum(known):g}" if sum(counts) != sum(known) else "other labels"
+            raise Refused(f"its label counts changed ({told}); the first ones hold")
+
+    def row(self, node: int) -> int | None:
+        """Return the row of a node, or None."""
+        return next((i for i, member in enumerate(self.members) if member.node == node), None)
+
+    @property
+    def present(self) -> Indices:
+        """The rows of the clients that are connected and whose counts hold, in ascending order."""
+        return np.array([i for i, member in enumerate(self.members) if member.node in self._heard], dtype=np.int64)
+
+    @property
+    def counts(self) -> LabelCounts:
+        """The M×K table; n_i at most ``cap``."""
+        table = LabelCounts.of(np.array([member.counts for member in self.members], dtype=np.float64))
+        return table if self.cap is None else replace(table, sizes=np.minimum(table.sizes, self.cap))
+
+    @property
+    def capped(self) -> list[int]:
+        """The rows that claim more samples than ``cap``."""
+        cap = self.cap
+        return [] if cap is None else [i for i, member in enumerate(self.members) if sum(member.counts) > cap]

@@ -1,0 +1,86 @@
+"""One run of a strategy: the state that a checkpoint keeps, and who is there to talk to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedpals import server
+from fedpals.data import Indices
+from fedpals.flower.arrays import Layout
+from fedpals.flower.roster import Member, Roster
+from fedpals.labels import LabelCounts
+from fedpals.server import Server
+
+
+@dataclass(eq=False)
+class State(server.State):
+    """The server's state, and who its clients are."""
+
+    members: list[Member] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What a run must have in common with one that it continues."""
+
+    def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Add clients and settings to the server's state."""
+        tensors, facts = super().parts()
+        return tensors, {**facts, "clients": [asdict(m) for m in self.members], "settings": self.settings}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
+        """Put a state together from its parts."""
+        state = super().of(tensors, facts)
+        state.members = [Member(m["node"], m["number"], tuple(m["counts"])) for m in facts["clients"]]
+        state.settings = facts["settings"]
+        return state
+
+
+@dataclass(eq=False)
+class Session:
+    """One run of a strategy."""
+
+    layout: Layout
+    state: State
+    roster: Roster
+    timeout: float | None
+    server: Server | None = None
+    grid: Grid | None = None
+    arrays: ArrayRecord = field(default_factory=ArrayRecord)
+    config: ConfigRecord = field(default_factory=ConfigRecord)
+    participants: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def admit(self, build: Callable[[LabelCounts], Server]) -> Server:
+        """Return the server, which knows all clients of the roster; ``build`` makes it when the first are known."""
+        if self.server is None:
+            self.server = build(self.roster.counts)
+            self.server.admit(self.roster.counts)  # a resumed run may have newcomers already
+        elif self.server.counts.shape[0] < len(self.roster.members):
+            self.server.admit(self.roster.counts)
+        return self.server
+
+    def node(self, row: int) -> int:
+        """Return the node that holds a row."""
+        return self.roster.members[row].node
+
+    def name(self, row: int) -> str:
+        """Name a client in the log."""
+        member = self.roster.members[row]
+        return f"node {member.node}" if member.number is None else f"client {member.number} (node {member.node})"
+
+    def sort(self, rows: Sequence[int], replies: Iterable[Message]) -> dict[int, RecordDict | str]:
+        """Return the answer of every row, or why there is none.
+
+        Flower reports the loss of a node in its own name, so lost nodes are those without any reply.
+        """
+        received: dict[int, RecordDict | str] = {}
+        for reply in replies:
+            answer = reply.content if reply.has_content() else f"error: {reply.error.reason}"
+            received.setdefault(reply.metadata.src_node_id, answer)
+        late = "no reply" if self.timeout is None else f"no reply within {self.timeout:g} s, or the node was lost"
+        return {row: received.get(self.node(row), late) for row in rows}

@@ -1,0 +1,116 @@
+"""A Flower grid inside this process: messages go to the real handlers, faults are made on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+from fedpals.flower import Trainee, client_app
+from fedpals.run import Run
+from fedpals.worker import Worker
+
+SMALL: dict[str, Any] = {"task": "digits", "labels_per_client": 3, "clients": 6, "model": "logistic", "rounds": 5}
+
+Spoil = Callable[[Message], Message | None]
+"""Changes a reply, or loses it (None)."""
+
+
+class FakeGrid(Grid):
+    """Nodes with an app and a context each; ``spoil`` holds what happens to replies of a node."""
+
+    def __init__(self, app: ClientApp, partitions: Iterable[int], *, run_config: dict[str, Any] | None = None) -> None:
+        self.app = app
+        self.contexts: dict[int, Context] = {}
+        self.spoil: dict[int, Spoil] = {}
+        self.offline: set[int] = set()
+        self.sent: list[Message] = []
+        for i in partitions:
+            self.join(i, run_config)
+
+    def join(self, partition: int, run_config: dict[str, Any] | None = None, node: int | None = None) -> int:
+        # Node ids are in no order, as Flower's are.
+        node = node or 1000 + (partition * 7919) % 104729
+        config: dict[str, Any] = {"partition-id": partition}
+        self.contexts[node] = Context(1, node, config, RecordDict(), run_config or {})
+        return node
+
+    def node(self, partition: int) -> int:
+        return next(n for n, c in self.contexts.items() if c.node_config["partition-id"] == partition)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in self.contexts if node not in self.offline]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        del timeout
+        replies = []
+        for message in messages:
+            self.sent.append(message)
+            node = message.metadata.dst_node_id
+            if node in self.offline:
+                continue
+            try:
+                reply = self.app(message, self.contexts[node])
+            except Exception as error:  # noqa: BLE001 -- as Flower's client process does
+                reply = Message(Error(2, repr(error)), reply_to=message)
+            spoilt = self.spoil[node](reply) if node in self.spoil else reply
+            replies += [] if spoilt is None else [spoilt]
+        return replies
+
+    def kinds(self, kind: str) -> list[int]:
+        """The nodes that were sent a kind of message."""
+        return [m.metadata.dst_node_id for m in self.sent if m.metadata.message_type == kind]
+
+    def create_message(self, *_: Any, **__: Any) -> Message:
+        raise NotImplementedError
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+
+@cache
+def worker(**settings: Any) -> Worker:
+    return Worker(Run(**{**SMALL, **settings}))
+
+
+def app_of(worker: Worker) -> ClientApp:
+    """The clients of a run as a ClientApp."""
+
+    def load(context: Context) -> Trainee:
+        number = int(context.node_config["partition-id"])
+        x, y = worker.client(number)
+        labels = len(worker.federation.dataset.labels)
+        return Trainee(worker.model, x, y, labels, worker.plan, number, worker.run.seed)
+
+    return client_app(load)
+
+
+def grid_of(worker: Worker) -> FakeGrid:
+    return FakeGrid(app_of(worker), range(len(worker.federation.clients)))
+
+
+def initial(worker: Worker) -> ArrayRecord:
+    """The parameters that a run starts from."""
+    fresh = Worker(worker.run)
+    return ArrayRecord(dict(fresh.model.network.state_dict()))
+
+
+def flat(arrays: ArrayRecord, like: Worker) -> torch.Tensor:
+    """Arrays as the simulator's vector."""
+    like.model.network.load_state_dict(arrays.to_torch_state_dict())
+    return like.model.vector.clone()

@@ -1,0 +1,62 @@
+"""Flower and the simulator compute the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedpals.flower import strategy
+from fedpals.run import Run
+from fedpals.simulator import State, simulate
+from fedpals.worker import Worker
+from tests.flower.grids import SMALL, flat, grid_of, initial
+
+PAIRS = [
+    "+".join(part for part in (rule, weighting) if part)
+    for rule in ("fedavg", "fedsgd", "fedprox", "scaffold", "fedrs")
+    for weighting in ("", "afl", "fedpals")
+]
+
+
+def options(run: Run) -> dict[str, Any]:
+    return {key: getattr(run, key) for key in ("ess", "lam") if getattr(run, key) is not None}
+
+
+@pytest.mark.parametrize("method", PAIRS)
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_five_rounds_have_the_simulators_bits(method: str, participation: float, tmp_path: Path) -> None:
+    run = Run(**SMALL, method=method, participation=participation)
+    simulated = State.load(simulate(run, tmp_path).checkpoint)
+    worker = Worker(run)
+    made = strategy(
+        method,
+        worker.federation.target,
+        fraction_train=participation,
+        fraction_evaluate=0.0,
+        checkpoint=tmp_path / "state.safetensors",
+        **options(run),
+    )
+    result = made.start(grid_of(worker), initial(worker), num_rounds=5)
+    assert torch.equal(flat(result.arrays, worker), simulated.vector)
+    session = made._session
+    assert session is not None
+    assert (session.state.server is None) == (simulated.server is None)
+    if simulated.server is not None and session.state.server is not None:
+        assert torch.equal(session.state.server, simulated.server)
+    if simulated.weighting is not None:
+        assert session.state.weighting is not None
+        assert session.state.weighting.tolist() == simulated.weighting.tolist()
+    assert [m.tolist() for m in session.state.mixes] == [m.tolist() for m in simulated.mixes]
+
+
+def test_a_network_with_convolutions_and_buffers_has_the_same_bits(tmp_path: Path) -> None:
+    settings = {**SMALL, "clients": 4, "model": "cnn", "rounds": 2, "samples_per_client": 30}
+    run = Run(**settings, method="scaffold+fedpals")
+    simulated = State.load(simulate(run, tmp_path).checkpoint)
+    worker = Worker(run)
+    made = strategy(run.method, worker.federation.target, fraction_evaluate=0.0, **options(run))
+    result = made.start(grid_of(worker), initial(worker), num_rounds=2)
+    assert torch.equal(flat(result.arrays, worker), simulated.vector)
