@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import fedpals
-from fedpals.cli import data
+from fedpals.cli import data, flower
 from fedpals.cli.demo import demo
 from fedpals.cli.reproduce import reproduce
 from fedpals.cli.run import run, with_options
@@ -96,6 +96,16 @@ _data.command(
     )
 )(data.show)
 app.add_typer(_data, name="data")
+
+_flower = typer.Typer(rich_markup_mode="rich", no_args_is_help=True, help="Flower deployments on this machine.")
+_flower.callback()(lambda: None)  # one command is a command, not the whole group
+_flower.command(
+    epilog=examples(
+        "fedpals flower up examples/flower -c 'clients=3 rounds=2'",
+        "fedpals flower up examples/flower --nodes 4 --tls -c 'clients=5 method=\"scaffold\"'",
+    )
+)(flower.up)
+app.add_typer(_flower, name="flower")
 
 
 def main() -> None:

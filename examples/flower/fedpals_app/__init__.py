@@ -1,0 +1,1 @@
+"""FedPALS and its baselines on Flower."""

@@ -1,0 +1,19 @@
+"""A client: its partition of the task, trained as the server's method says."""
+
+from __future__ import annotations
+
+from flwr.app import Context
+
+from fedpals.flower import Trainee, client_app
+from fedpals_app.config import worker
+
+
+def load(context: Context) -> Trainee:
+    """Return the client of this node's partition."""
+    w = worker(context.run_config)
+    number = int(context.node_config["partition-id"])
+    x, y = w.client(number)
+    return Trainee(w.model, x, y, len(w.federation.dataset.labels), w.plan, number, w.run.seed)
+
+
+app = client_app(load)

@@ -1,0 +1,49 @@
+"""`fedpals flower`: a Flower deployment on this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpals.errors import InputError
+
+
+def up(
+    app: Annotated[Path, typer.Argument(help="Folder of a Flower app.", show_default="here")] = Path(),
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, help="SuperNodes to start.")] = 2,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="With freshly made TLS certificates, and a registered key for every node.")
+    ] = False,
+    config: Annotated[
+        list[str] | None, typer.Option("--run-config", "-c", help="Keys of the app's configuration: 'rounds=2 seed=1'.")
+    ] = None,
+) -> None:
+    """Start SuperLink and SuperNodes on this machine, run an app on them, and take everything down again.
+
+    Node i of N gets the node config partition-id=i num-partitions=N. Ports are chosen freely on the
+    loopback interface; nothing is left behind, also after Ctrl-C.
+    """
+    if not (app / "pyproject.toml").is_file():
+        raise InputError(f"{app}: has no pyproject.toml; give the folder of a Flower app, such as examples/flower")
+    from fedpals.flower.deployment import Deployment  # loads flwr, which other commands do not need
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    with Deployment(tls=tls) as deployment:
+        typer.echo(f"SuperLink at {deployment.address}, {nodes} SuperNodes{', TLS and node keys' if tls else ''}")
+        for i in range(nodes):
+            deployment.node(i, nodes)
+        code = deployment.run(app, config or []).wait()
+        runs = json.loads(deployment.command(["flwr", "list", "here", "--format", "json"]))["runs"]
+        ended = runs[0]["status"] if runs else "never started"
+        typer.echo(f"Run {ended}.")
+        if code or ended != "finished:completed":
+            typer.echo(deployment.logs(), err=True)
+            raise typer.Exit(1)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
