@@ -55,17 +55,19 @@ def certify_primal(problem: Problem, alpha: Vector, mu: float) -> Certificate:
 
     That is y = r/μ, and the c for which α_i = w_i v_i holds on average over α.
     """
-    y = (problem.T - problem.mix(alpha)) / mu
+    marginal = problem.mix(alpha)
+    y = (problem.T - marginal) / mu
     v = problem.scores(y)
     c = float(alpha @ (problem.per_sample(alpha) - v))
     v += c
-    return certify(problem, alpha, mu, y, c, v)
+    return certify(problem, alpha, marginal, mu, y, c, v)
 
 
-def certify(problem: Problem, alpha: Vector, mu: float, y: Vector, c: float, v: Vector) -> Certificate:
-    """Certificate of ``alpha`` for μ > 0 by the dual point (y, c), with v = Sy + c at hand."""
+def certify(
+    problem: Problem, alpha: Vector, marginal: Vector, mu: float, y: Vector, c: float, v: Vector
+) -> Certificate:
+    """Certificate of ``alpha`` for μ > 0 by the dual point (y, c), with Sᵀα and v = Sy + c at hand."""
     p = problem
-    marginal = p.mix(alpha)
     r = p.T - marginal
     x = p.per_sample(alpha)
     slip = p.score_rounding * (abs(c) + float(np.abs(y).max()))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg.lapack import dposv
 
 from fedpals.labels import Vector
 from fedpals.weights.problem import EPS, Precision, Problem
@@ -22,7 +23,7 @@ _MAX_STEPS = 200
 _DIRECT = 1e-5
 """Below this μ Newton is led there in stages; above it starts at once."""
 _STAGE = 0.03
-_SKETCHED = 1e-3
+_SKETCHED = 1e-2
 """Accuracy of a sketch's solution: it is a start, and as a sample no better than this."""
 _NEAR = 1e4
 """Within so many roundings of zero, steps that no longer halve F are the end of what can be had."""
@@ -37,6 +38,8 @@ class Point:
     u: Vector
     v: Vector
     """s_i·z = 1 + s_i·u, per client; α = w·v₊."""
+    marginal: Vector
+    """Sᵀα."""
     F: Vector
     """Sᵀα + μP(u − centre) − T: zero at the optimum."""
 
@@ -105,9 +108,10 @@ class Newton:
         v += 1.0 + mean
         alpha = np.maximum(v, 0.0)
         alpha *= p.w
-        F = p.mix(alpha) - p.T
+        marginal = p.mix(alpha)
+        F = marginal - p.T
         F += mu * centred(u - centre)
-        return Point(u, v, F)
+        return Point(u, v, marginal, F)
 
     def gram(self, v: Vector, mu: float) -> Vector:
         """G = Σ w_i s_i s_iᵀ over the clients with v_i > 0; in single precision where μ dwarfs its error."""
@@ -150,7 +154,9 @@ class Newton:
         H *= scale
         H *= scale[:, None]
         b *= scale
-        x = np.linalg.solve(H, b)
+        _, x, indefinite = dposv(H.T, b, lower=True)
+        if indefinite:  # by rounding
+            x = np.linalg.solve(H, b)
         x *= scale
         constant = x[j]
         x[j] = 0.0

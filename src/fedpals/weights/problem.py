@@ -66,10 +66,10 @@ class Problem:
             S = self.S if rows is None else self.S[rows]
             return np.asarray((S.T @ sparse.diags_array(weights) @ S).toarray())
         total = np.zeros((K, K))
-        roots = np.sqrt(weights)[:, None]
+        roots = np.sqrt(weights).astype(precision)[:, None]
         for block in row_blocks(weights.size, K):
-            some = self.S[block if rows is None else rows[block]]
-            part = np.multiply(some, roots[block], dtype=precision, casting="same_kind")
+            part = self.S[block if rows is None else rows[block]].astype(precision)
+            part *= roots[block]
             total += part.T @ part
         return total
 

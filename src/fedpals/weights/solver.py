@@ -143,8 +143,10 @@ class _Instance:
         p = self.problem
         alpha = np.maximum(point.v, 0.0)
         alpha *= p.w
-        alpha /= alpha.sum()
-        certificate = certify(p, alpha, mu, centred(point.u), 1.0 + float(point.u.mean()), point.v)
+        total = alpha.sum()
+        alpha /= total
+        marginal, mean = point.marginal / total, float(point.u.mean())
+        certificate = certify(p, alpha, marginal, mu, centred(point.u), 1.0 + mean, point.v)
         if certificate.relative_gap > _TIGHT:
             support = np.flatnonzero(alpha)
             if support.size <= max(_SMALL, p.T.size):
