@@ -24,7 +24,6 @@ from fedpals.labels import LabelCounts, Vector
 from fedpals.methods import Method
 from fedpals.rng import generator
 from fedpals.training import Update
-from fedpals.weights.problem import Problem
 
 
 class DivergedError(FedpalsError, ArithmeticError):
@@ -158,8 +157,10 @@ class Server:
 
     def achieved(self, done: Round) -> tuple[float, float]:
         """Return the distance ‖T − Σ α_i S_i‖² and the ESS, a fraction of the participants' samples, of a round."""
-        problem = Problem.of(self.counts.subset(done.participants), self.target)
-        return problem.distance(done.alpha), problem.ess(done.alpha)
+        counts, used = self.counts.subset(done.participants), done.alpha > 0
+        mix = np.asarray(done.alpha @ counts.marginals)
+        variance = float((np.square(done.alpha[used]) / counts.sizes[used]).sum())
+        return float(np.square(self.target - mix).sum()), 1.0 / (variance * counts.total)
 
     def advance(self, participants: Indices, train: Train, losses: Losses) -> Round:
         """Compute one round. The state changes only if all went well."""

@@ -35,7 +35,7 @@ class Roster:
     """The clients that have told their counts, and the nodes that are connected.
 
     ``labels`` is K; where nobody knows it, the first answer decides. ``cap`` bounds n_i: a client that
-    claims more keeps its marginal and counts as ``cap`` samples.
+    claims more counts as ``cap`` samples with the same labels.
     """
 
     def __init__(self, labels: int | None, cap: int | None = None, members: Iterable[Member] = ()) -> None:
@@ -114,9 +114,11 @@ class Roster:
 
     @property
     def counts(self) -> LabelCounts:
-        """The M×K table; n_i at most ``cap``."""
-        table = LabelCounts.of(np.array([member.counts for member in self.members], dtype=np.float64))
-        return table if self.cap is None else replace(table, sizes=np.minimum(table.sizes, self.cap))
+        """The M×K table; the counts of a client above ``cap`` are scaled down to whole numbers."""
+        table = np.array([member.counts for member in self.members], dtype=np.float64)
+        for row in self.capped:
+            table[row] = np.floor(table[row] * (self.cap or 0) / table[row].sum())
+        return LabelCounts.of(table)
 
     @property
     def capped(self) -> list[int]:
