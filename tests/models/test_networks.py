@@ -235,20 +235,3 @@ def test_without_torch_the_extra_is_named() -> None:
     code = "import sys; sys.modules['torch'] = None; import fedpals.models"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "building models needs the optional packages: pip install 'fedpals[learn]'" in done.stderr
-
-
-@pytest.mark.parametrize("batch", [1, 7, 32, 50, 37])
-@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 8)])
-def test_samples_side_by_side_are_the_same_function(batch: int, shape: tuple[int, int, int]) -> None:
-    """The packed convolutions against torch's own layers, one after the other, and their gradients."""
-    model = build("cnn", shape=shape, classes=10, seed=0)
-    packed, *rest = model.children()
-    conv1, conv2 = packed.children()
-    plain = nn.Sequential(conv1, nn.ReLU(), nn.MaxPool2d(2), conv2, nn.ReLU(), nn.MaxPool2d(2), *rest)
-    x = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(1))
-    x = x.contiguous(memory_format=torch.channels_last)
-    assert torch.allclose(model(x), plain(x), atol=1e-5)
-    parameters = list(model.parameters())
-    gradients = [torch.autograd.grad(m(x).square().sum(), parameters) for m in (model, plain)]
-    for ours, theirs in zip(*gradients, strict=True):
-        assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()))

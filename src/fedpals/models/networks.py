@@ -28,9 +28,6 @@ Shape: TypeAlias = tuple[int, ...]
 Layers: TypeAlias = Callable[[Shape, int], nn.Module]
 Builder: TypeAlias = Callable[[Shape, int, torch.Generator, Path | None], nn.Module]
 
-_MOST_SIDE_BY_SIDE = 10
-"""Most samples of a batch that share a convolution."""
-
 
 def build(name: str, *, shape: Shape, classes: int, seed: int, weights: Path | None = None) -> nn.Module:
     """Build a model that maps prepared samples (n, ...shape) to (n, classes) logits.
@@ -115,12 +112,14 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         raise InputError(
             f"cnn takes images (C, H, W) of at least 4×4, and the samples are {_size(shape)}; use logistic or head"
         )
+    from fedpals.models.fused import FusedConvolutions  # late: the compiler behind it takes a second to import
+
     channels, *sides = shape
     padding = 2 if min(sides) < 16 else 0
     for _ in range(2):
         sides = [(side + 2 * padding - 4) // 2 for side in sides]
     return nn.Sequential(
-        SideBySide(nn.Conv2d(channels, 6, 5, padding=padding), nn.Conv2d(6, 16, 5, padding=padding)),
+        FusedConvolutions(nn.Conv2d(channels, 6, 5, padding=padding), nn.Conv2d(6, 16, 5, padding=padding)),
         nn.Flatten(),
         nn.Linear(16 * math.prod(sides), 120),
         nn.ReLU(),
@@ -128,31 +127,6 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         nn.ReLU(),
         nn.Linear(84, classes),
     )
-
-
-class SideBySide(nn.Sequential):
-    """Convolutions, each followed by 2×2 max-pooling and ReLU, on several samples at a time.
-
-    Six channels do not fill a processor's vector register, so G samples of the batch lie side by side as
-    G groups of channels. The function is the same; a batch that no G divides goes through one by one.
-    """
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(n, C, H, W) → (n, C', H', W')."""
-        n, channels, height, width = x.shape
-        G = next(g for g in range(_MOST_SIDE_BY_SIDE, 0, -1) if n % g == 0)
-        # (n/G, H, W, G·C): the copy is what makes it fast, a strided view would not.
-        x = x.permute(0, 2, 3, 1).reshape(n // G, G, height, width, channels).permute(0, 2, 3, 1, 4).contiguous()
-        x = x.view(n // G, height, width, G * channels).permute(0, 3, 1, 2)
-        for layer in self:
-            assert isinstance(layer, nn.Conv2d)
-            assert layer.bias is not None
-            weight = layer.weight.permute(0, 2, 3, 1).repeat(G, 1, 1, 1).permute(0, 3, 1, 2)
-            x = nn.functional.conv2d(x, weight, layer.bias.repeat(G), padding=layer.padding, groups=G)
-            x = nn.functional.max_pool2d(x, 2).relu()  # they commute, and so ReLU has a quarter of the work
-        _, channels, height, width = x.shape
-        apart = x.permute(0, 2, 3, 1).view(n // G, height, width, G, channels // G).permute(0, 3, 1, 2, 4)
-        return apart.reshape(n, height, width, channels // G).permute(0, 3, 1, 2)
 
 
 def _initialised(layers: Layers, shape: Shape, classes: int, generator: torch.Generator) -> nn.Module:
