@@ -1,0 +1,29 @@
+"""What the server can learn about the target, and about label shift, from what clients held out.
+
+Clients report tallies of a model's losses and predictions by label (`Tally`). From them follow the
+target risk without a target sample (`target_loss`, `target_accuracy`, `best`), a test of label shift
+itself (`homogeneity`), and T where only unlabelled target inputs exist (`bbse`, `em`).
+"""
+
+from fedpals.shift.estimate import TargetEstimate, bbse, em
+from fedpals.shift.homogeneity import Break, ClientTest, Homogeneity, LabelTest, Light, homogeneity
+from fedpals.shift.risk import Estimate, best, target_accuracy, target_loss
+from fedpals.shift.tally import Tally, pooled
+
+__all__ = [
+    "Break",
+    "ClientTest",
+    "Estimate",
+    "Homogeneity",
+    "LabelTest",
+    "Light",
+    "Tally",
+    "TargetEstimate",
+    "bbse",
+    "best",
+    "em",
+    "homogeneity",
+    "pooled",
+    "target_accuracy",
+    "target_loss",
+]

@@ -1,0 +1,113 @@
+"""Target risk without a target sample.
+
+Under label shift a label's samples look the same everywhere, so that the risk of a model h in the
+target is a sum that clients can fill in:
+
+    R_T(h) = Σ_y T(y) E[ℓ | Y = y]  ≈  R̂ = Σ_y T(y) L̄_y,     L̄_y = (losses of label y at all clients) / n_y
+
+with standard error (Σ_y T(y)² s_y²/n_y)^½. Pooling over clients weighs each by its number of
+samples of the label: their means all estimate the same number with variance σ_y²/n_iy, and no
+unbiased combination does better than weights ∝ n_iy. With ℓ = [ŷ ≠ y] the same sum gives accuracy.
+
+R̂ is unbiased if the samples took no part in training, nor in the choice of the model; the best
+of many candidates looks better than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpals.errors import InputError
+from fedpals.labels import LabelCounts, Vector, as_target
+from fedpals.shift.tally import Tally
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of what a model is worth in the target."""
+
+    value: float
+    """Estimate over the labels that somebody held out, as if the others fared like them on average."""
+    standard_error: float
+    """Of ``value``, by the spread within labels; NaN if no label has two samples."""
+    bounds: tuple[float, float]
+    """What the unseen labels allow for, whatever they are like; both are ``value`` if there are none."""
+    unseen: tuple[int, ...]
+    """Labels of the target that nobody held out."""
+    unseen_share: float
+    """Σ T(y) over them: the part of the target that the estimate knows nothing about."""
+
+
+def target_loss(tally: Tally, target: npt.ArrayLike) -> Estimate:
+    """Estimate the mean loss in the target; ∞ where the model rules out a label that the target has.
+
+    >>> tally = Tally(np.array([1.0, 8.0]), np.array([0.5, 16.0]), np.array([[2, 0], [1, 3]]))
+    >>> target_loss(tally, [0.5, 0.5]).value
+    1.25
+    """
+    return _estimate(tally, target, tally.loss, tally.squared_loss, worst=np.inf)
+
+
+def target_accuracy(tally: Tally, target: npt.ArrayLike) -> Estimate:
+    """Estimate the accuracy in the target.
+
+    >>> tally = Tally(np.array([1.0, 8.0]), np.array([0.5, 16.0]), np.array([[2, 0], [1, 3]]))
+    >>> target_accuracy(tally, [0.5, 0.5]).value
+    0.875
+    """
+    correct = tally.correct.astype(np.float64)
+    return _estimate(tally, target, correct, correct, worst=1.0)
+
+
+def best(candidates: Sequence[Tally], target: npt.ArrayLike, *, by: str = "accuracy") -> int:
+    """Return the number of the candidate that is best for the target, each given by its pooled tally.
+
+    ``by`` is ``accuracy`` or ``loss``; the other one decides ties, and then the order.
+    """
+    if not candidates:
+        raise InputError("no candidates to choose from")
+    if by not in _ORDERS:
+        raise InputError(f"by is {by!r}; candidates are compared by {' or '.join(_ORDERS)}")
+    costs = [_ORDERS[by](-target_accuracy(c, target).value, target_loss(c, target).value) for c in candidates]
+    return min(range(len(costs)), key=costs.__getitem__)
+
+
+_ORDERS: Mapping[str, Callable[[float, float], tuple[float, float]]] = {
+    "accuracy": lambda error, loss: (error, loss),
+    "loss": lambda error, loss: (loss, error),
+}
+
+
+def _estimate(tally: Tally, target: npt.ArrayLike, sums: Vector, squares: Vector, *, worst: float) -> Estimate:
+    """Weigh the mean of a quantity in [0, ``worst``] by T; ``sums`` and ``squares`` are (K,), by label."""
+    if not tally.samples.any():
+        raise InputError("the tally is empty: at least one client must hold out samples")
+    T = as_target(target, LabelCounts.of(tally.samples[None]))
+    wanted = T > 0
+    seen = wanted & (tally.samples > 0)
+    unseen = np.flatnonzero(wanted & ~seen)
+    share = float(T[unseen].sum())
+    if not seen.any():
+        raise InputError(
+            f"nobody held out a sample of the target's labels ({', '.join(map(str, unseen))}): its risk is unknown"
+        )
+    n, weight = tally.samples[seen], T[seen]
+    part = float(weight @ (sums[seen] / n))
+    scale = 1.0 / float(weight.sum())
+    error = scale * float(np.sqrt(np.square(weight) @ (_variances(n, sums[seen], squares[seen]) / n)))
+    bounds = (part, part + share * worst) if share else (part * scale, part * scale)
+    return Estimate(part * scale, error, bounds, tuple(unseen.tolist()), share)
+
+
+def _variances(n: npt.NDArray[np.int64], sums: Vector, squares: Vector) -> Vector:
+    """Unbiased variance within each label; of a label with one sample, the labels' average."""
+    if not np.isfinite(squares).all():
+        return np.full(n.shape, np.inf)
+    scatter = np.maximum(squares - np.square(sums) / n, 0.0)
+    freedom = n - 1
+    average = scatter.sum() / freedom.sum() if freedom.any() else np.nan
+    return np.where(freedom > 0, scatter / np.maximum(freedom, 1), average)
