@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -37,8 +36,7 @@ def up(
         for i in range(nodes):
             deployment.node(i, nodes)
         code = deployment.run(app, config or []).wait()
-        runs = json.loads(deployment.command(["flwr", "list", "here", "--format", "json"]))["runs"]
-        ended = runs[0]["status"] if runs else "never started"
+        ended = deployment.status()
         typer.echo(f"Run {ended}.")
         if code or ended != "finished:completed":
             typer.echo(deployment.logs(), err=True)

@@ -76,10 +76,10 @@ def client_app(load: Callable[[Context], Trainee]) -> ClientApp:
         rule, server, client = messages.read_job(content)
         start = trainee.load(_arrays(content))
         counts = trainee.counts
-        present = torch.tensor(counts, device=trainee.y.device) > 0
+        marginal = torch.tensor(counts, device=trainee.y.device) / len(trainee.y)
         rng = generator(trainee.seed, "batches", messages.read_round(content), trainee.number)
         update = local_update(
-            trainee.model, start, trainee.x, trainee.y, present, rule, trainee.plan, rng, server=server, client=client
+            trainee.model, start, trainee.x, trainee.y, marginal, rule, trainee.plan, rng, server=server, client=client
         )
         metrics = {"train_loss": update.loss, "num-examples": len(trainee.y)}
         arrays = ArrayRecord(dict(trainee.model.network.state_dict()))

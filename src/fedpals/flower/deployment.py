@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -12,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
-from fedpals.errors import FedpalsError, InputError
+from fedpals.errors import FedpalsError
 from fedpals.flower.certificates import Certificates, make_certificates, make_node_key
 
 _PATIENCE = 60.0
@@ -22,13 +23,18 @@ _PATIENCE = 60.0
 _GRACE = 10.0
 """Seconds that processes get to end by themselves."""
 
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-"""Keeps Flower and Ray from sending or fetching anything."""
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's processes: files below ``home``, and nothing is sent or fetched."""
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }
 
 
 class DeploymentError(FedpalsError, RuntimeError):
@@ -47,12 +53,7 @@ class Deployment:
         self.folder = Path(self._temporary.name)
         self.home = self.folder / "home"
         self.home.mkdir()
-        self.environment = {
-            **os.environ,
-            **QUIET,
-            "FLWR_HOME": str(self.home),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        }
+        self.environment = environment(self.home)
         self.certificates: Certificates | None = make_certificates(self.folder / "tls") if tls else None
         self.port = free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -87,7 +88,7 @@ class Deployment:
         )
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--database", str(self.folder / "state.db")]
         superlink = self._start("superlink", ["flower-superlink", *security, *place])
-        _until(lambda: superlink.poll() is not None or _listens(self.port), "SuperLink does not listen")
+        until(lambda: superlink.poll() is not None or _listens(self.port), "SuperLink does not listen")
         if superlink.poll() is not None:
             raise DeploymentError(f"SuperLink ended with code {superlink.returncode}:\n{self.log('superlink')}")
 
@@ -113,15 +114,29 @@ class Deployment:
             ["flower-supernode", *security, *place, "--node-config", f"partition-id={number} num-partitions={of}"],
         )
 
-    def run(self, app: Path, config: Iterable[str] = ()) -> subprocess.Popen[bytes]:
-        """Submit an app; the process returned prints its log until the run ends."""
-        if not (app / "pyproject.toml").is_file():
-            raise InputError(f"{app}: has no pyproject.toml; give the folder of a Flower app")
+    def run(self, app: Path, config: Iterable[str] = (), *, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+        """Submit an app; the process returned prints its log, to ``output`` if given, until the run ends."""
         overrides = [part for text in config for part in ("--run-config", text)]
-        command = ["flwr", "run", str(app), "here", "--stream", *overrides]
-        process = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            ["flwr", "run", str(app), "here", "--stream", *overrides],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            start_new_session=True,
+        )
         self.processes.append(process)
         return process
+
+    def status(self) -> str:
+        """Return how the newest run stands, such as ``finished:completed``."""
+        runs = json.loads(self.command(["flwr", "list", "here", "--format", "json"]))["runs"]
+        return str(runs[0]["status"]) if runs else "never started"
+
+    def online(self) -> int:
+        """Return how many SuperNodes are connected."""
+        nodes = json.loads(self.command(["flwr", "supernode", "list", "here", "--format", "json"]))["nodes"]
+        return sum(node["status"] == "online" for node in nodes)
 
     def command(self, command: list[str]) -> str:
         """Run one of Flower's commands to its end and return what it printed."""
@@ -201,7 +216,8 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _until(condition: Callable[[], bool], otherwise: str) -> None:
+def until(condition: Callable[[], bool], otherwise: str) -> None:
+    """Wait for a condition, and raise where it does not come true."""
     deadline = time.monotonic() + _PATIENCE
     while not condition():
         if time.monotonic() > deadline:

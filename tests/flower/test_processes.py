@@ -1,0 +1,163 @@
+"""The example app as users start it: on Ray, and deployed over TLS with authenticated nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+from safetensors.torch import load_file
+
+from fedpals.flower import FedAvg
+from fedpals.flower.certificates import make_certificates
+from fedpals.flower.deployment import Deployment, end_all, environment, free_port
+from fedpals.run import Run
+from fedpals.simulator import State, simulate
+from fedpals.worker import Worker
+from tests.flower.grids import flat, grid_of, initial
+
+APP = Path(__file__).parents[2] / "examples" / "flower"
+FEDPALS = [sys.executable, "-c", "from fedpals.cli import main; main()"]
+LIMIT = 240.0
+"""Seconds for a whole run on a busy machine."""
+
+
+def config(**settings: Any) -> str:
+    return " ".join(
+        f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in settings.items()
+    )
+
+
+def wait_for(condition: Callable[[], Any], told: Callable[[], str]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.2)
+
+
+def written(path: Path, like: Worker) -> torch.Tensor:
+    """The arrays of a file as the simulator's vector."""
+    like.model.network.load_state_dict(load_file(path))
+    return like.model.vector.clone()
+
+
+def nothing_runs(home: Path) -> bool:
+    mark = f"FLWR_HOME={home}".encode()
+    environments = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            environments.append(path.read_bytes())
+        except OSError:
+            continue
+    return not any(mark in text.split(b"\0") for text in environments)
+
+
+def test_a_ray_simulation_has_the_simulators_bits(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"clients": 5, "labels_per_client": 3, "model": "logistic"}
+    settings |= {"method": "scaffold+fedpals", "ess": 0.5, "rounds": 5, "participation": 0.5}
+    home, out = tmp_path / "home", tmp_path / "model.safetensors"
+    home.mkdir()
+    (home / "config.toml").write_text('[superlink]\ndefault = "local"\n[superlink.local]\naddress = ":local:"\n')
+    ports = {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()), "FLWR_LOCAL_CONTROL_API_PORT": str(free_port())}
+    command = ["flwr", "run", str(APP), "local", "--stream", "--run-config", config(out=str(out), **settings)]
+    command += ["--federation-config", "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=2"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, env={**environment(home), **ports}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        process.wait(LIMIT)
+    finally:
+        end_all(home)
+        process.wait()
+    assert out.is_file(), (tmp_path / "log").read_text()
+    run = Run(task="digits", **settings)
+    simulated = State.load(simulate(run, tmp_path).checkpoint)
+    assert torch.equal(written(out, Worker(run)), simulated.vector)
+    assert nothing_runs(home)
+
+
+def test_a_deployment_over_tls_survives_the_death_of_a_node_and_refuses_strangers(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"clients": 3, "labels_per_client": 3, "model": "logistic", "method": "fedavg"}
+    out, log = tmp_path / "model.safetensors", tmp_path / "log"
+    with Deployment(tls=True) as deployment:
+        home = deployment.home
+        deployment.node(0, 2)
+        victim = deployment.node(1, 2)
+        stranger = deployment.node(1, 2, register=False)
+        deceived = deployment.node(0, 2, authority=make_certificates(tmp_path / "wrong").authority)
+        wait_for(lambda: deployment.online() == 2, deployment.logs)
+
+        keys = config(rounds=2, nodes=1, timeout=90.0, out=str(out), checkpoint=str(tmp_path / "state"), **settings)
+        with log.open("wb") as file:
+            running = deployment.run(APP, [keys], output=file)
+        wait_for(lambda: "round 1: trained" in log.read_text() or running.poll() is not None, log.read_text)
+        os.killpg(victim.pid, signal.SIGKILL)
+        wait_for(lambda: running.poll() is not None, log.read_text)
+
+        assert deployment.status() == "finished:completed", log.read_text() + deployment.logs()
+        # Neither the node without a registered key nor the one that trusts another authority got in.
+        assert stranger.wait(LIMIT) != 0
+        assert deceived.wait(LIMIT) != 0
+        assert "Failed to activate SuperNode" in deployment.log("node-3")
+        assert "CERTIFICATE_VERIFY_FAILED" in deployment.log("node-4")
+    assert nothing_runs(home)
+    assert not home.exists()
+
+    told = log.read_text()
+    assert "round 1: trained 2 of 2 participants" in told
+    assert "round 2: trained 1 of 1 participants" in told
+    assert re.search(r"round 2: client 1 \(node \d+\): no reply", told)
+
+    worker = Worker(Run(task="digits", **settings))
+    grid = grid_of(worker)
+    answers = []
+
+    def dies(reply: Message) -> Message | None:
+        answers.append(reply.metadata.message_type)
+        return None if answers.count("train") == 2 else reply
+
+    grid.spoil[grid.node(1)] = dies
+    expected = FedAvg(worker.federation.target, fraction_evaluate=0.0).start(grid, initial(worker), num_rounds=2)
+    assert torch.equal(written(out, worker), flat(expected.arrays, worker))
+
+
+def test_fedpals_flower_up_leaves_nothing_behind_after_an_interruption(tmp_path: Path) -> None:
+    # A folder for temporary files of its own shows what is left there.
+    command = [*FEDPALS, "flower", "up", str(APP), "-n", "1", "-c", config(clients=3, nodes=2)]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_for(lambda: "Starting" in (tmp_path / "log").read_text(), (tmp_path / "log").read_text)
+        (home,) = tmp_path.glob("fedpals-flower-*/home")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+    assert nothing_runs(home)
+    assert not list(tmp_path.glob("fedpals-flower-*"))
+
+
+def test_fedpals_flower_up_needs_an_app(tmp_path: Path) -> None:
+    command = [*FEDPALS, "flower", "up", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "has no pyproject.toml" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "server.pem", "server.key"])
+def test_private_keys_are_for_the_owner_only(name: str, tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    readable = (tmp_path / name).stat().st_mode & 0o077
+    assert bool(readable) == (name != "server.key")
