@@ -11,6 +11,7 @@ from rich.markup import escape
 import fedpals
 from fedpals.cli import data, flower
 from fedpals.cli.demo import demo
+from fedpals.cli.report import report
 from fedpals.cli.reproduce import reproduce
 from fedpals.cli.run import run, with_options
 from fedpals.cli.weights import weights
@@ -51,6 +52,7 @@ app.command(
         "fedpals weights stores.csv --target new-store.csv",
         "fedpals weights stores.csv --target new-store.csv --ess 0.25 --plot weights.png",
         "fedpals weights stores.csv --target new-store.csv --grid 4",
+        "fedpals weights stores.csv --target new-store.csv --explore explorer.html",
         "fedpals weights stores.csv --target new-store.csv --lam 0 --json > weights.json",
     )
 )(weights)
@@ -70,6 +72,13 @@ app.command(
         "fedpals reproduce table1 --scale desk --workers 2",
     )
 )(reproduce)
+app.command(
+    epilog=examples(
+        "fedpals report results/table1 -o report",
+        "fedpals report results",
+        "fedpals report runs -o out/report",
+    )
+)(report)
 
 _data = typer.Typer(rich_markup_mode="rich")
 _data.callback(

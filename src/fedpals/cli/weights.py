@@ -19,7 +19,9 @@ import fedpals
 from fedpals.errors import InputError
 from fedpals.labels import match
 from fedpals.report.advice import advice, coverage_sentence
+from fedpals.report.explorer import write_explorer
 from fedpals.report.figures import check_figure_path, save_figure, weights_figure
+from fedpals.report.html import check_page
 from fedpals.tables import read_counts, read_target
 from fedpals.weights import Weights
 
@@ -48,6 +50,9 @@ def weights(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the weights (png, svg or pdf).")] = None,
+    explore: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page with a slider over the whole trade-off.")
+    ] = None,
     missing_is_zero: Annotated[
         bool,
         typer.Option("--missing-is-zero", help="A label that TARGET.csv does not name has probability 0."),
@@ -58,6 +63,8 @@ def weights(
         raise InputError("--ess, --lam and --grid are three ways to say the same: give one of them")
     if plot is not None:
         check_figure_path(plot)
+    if explore is not None:
+        check_page(explore)
     table = read_target(target)
     try:
         counts, T = match(
@@ -76,6 +83,8 @@ def weights(
         solutions = (fedpals.solve(counts, T, ess=0.5 if ess is None else ess),)
     if plot is not None:
         save_figure(weights_figure(solutions), plot)
+    if explore is not None:
+        write_explorer(counts, T, explore, name=f"{clients.stem} → {target.stem}", ess=solutions[0].ess)
     if as_json:
         json.dump(_as_json(solutions), sys.stdout, allow_nan=False)
         sys.stdout.write("\n")
@@ -88,6 +97,8 @@ def weights(
     _print_summary(console, solutions[0], tradeoff=solutions if grid is not None else ())
     if plot is not None:
         console.print(f"Figure: {escape(str(plot))}")
+    if explore is not None:
+        console.print(f"Explorer: {escape(str(explore))}", soft_wrap=True)
 
 
 def _print_clients(console: Console, solution: Weights) -> None:

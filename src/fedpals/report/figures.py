@@ -1,8 +1,13 @@
-"""Figures of the paper, drawn from results: the weights of clients by size, and the label simplex."""
+"""Figures of the paper, drawn from results: the weights of clients by size, and the label simplex.
+
+A figure is made of panels: files hold them together, the page lets each find its own place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,56 +17,101 @@ from scipy.spatial import ConvexHull, QhullError
 from fedpals.atomic import replacing
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.labels import Vector
+from fedpals.report.looks import BLUE, GREEN, GREY, ORANGE, RED, Look
 from fedpals.weights import Weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: distinguishable with any kind of colour vision.
-BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
-
 _MOST_PANELS = 11
 """Of more values of ESS than this, so many evenly spread ones are drawn."""
+_MANY_CLIENTS = 400
+"""Beyond these the bars of a panel touch anyway, and are drawn as one shape."""
 _FORMATS = (".png", ".svg", ".pdf")
-_CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
+CORNERS: Vector = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
+"""Where the three labels of a simplex are drawn."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: what they are called, and how they are drawn."""
+
+    title: str
+    draw: Callable[[Axes], None]
+    size: tuple[float, float] = (4.6, 3.6)
+    """Width and height in inches."""
+
+    def figure(self) -> Figure:
+        """Draw it alone, without its title."""
+        figure = new_figure(*self.size)
+        self.draw(figure.subplots())
+        return figure
+
+
+def compose(panels: Sequence[Panel], legend: Mapping[str, Look] | None = None) -> Figure:
+    """Draw panels side by side, three in a row, with their titles; the methods of ``legend`` are named below."""
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    width, height = (max(panel.size[i] for panel in panels) for i in (0, 1))
+    figure = new_figure(width * columns, height * rows + (0.5 if legend else 0.3))
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for ax, panel in zip(axes, panels, strict=False):
+        panel.draw(ax)
+        ax.set_title(panel.title)
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    if legend:
+        from matplotlib.lines import Line2D
+
+        lines = [
+            Line2D([], [], color=look.colour, linestyle=look.style, marker=look.marker, label=name)
+            for name, look in legend.items()
+        ]
+        figure.legend(handles=lines, loc="outside lower center", ncols=min(len(lines), 3 * columns), frameon=False)
+    return figure
 
 
 def weights_figure(solutions: Sequence[Weights]) -> Figure:
     """Weights of clients sorted by size, FedAvg's as dots, a panel per ESS; for three labels the simplex too."""
+    return compose(weights_panels(solutions))
+
+
+def weights_panels(solutions: Sequence[Weights]) -> list[Panel]:
+    """Return the panels of `weights_figure`, on one scale."""
     if len(solutions) > _MOST_PANELS:
         chosen = np.linspace(0, len(solutions) - 1, _MOST_PANELS).round().astype(int)
         solutions = [solutions[i] for i in chosen]
-    simplex = solutions[0].counts.shape[1] == 3
-    panels = len(solutions) + simplex
-    columns = min(panels, 3)
-    rows = -(-panels // columns)
-    figure = new_figure(4.6 * columns, 3.9 * rows)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    order = np.argsort(-solutions[0].counts.sizes, kind="stable")
     top = 1.08 * max(float(a.max()) for a in (solutions[0].fedavg, *(w.alpha for w in solutions)))
-    for ax, weights in zip(axes, solutions, strict=False):
-        _bars(ax, weights, order)
-        ax.set_ylim(0, top)
-    if simplex:
-        draw_simplex(axes[len(solutions)], solutions)
-    for ax in axes[panels:]:
-        ax.set_visible(False)
-    return figure
+    panels = [Panel(f"ESS {w.ess:.0%}  (λ = {w.lam:.4g})", partial(_bars, weights=w, top=top)) for w in solutions]
+    if solutions[0].counts.shape[1] == 3:
+        panels.append(Panel("label simplex", partial(draw_simplex, solutions=solutions)))
+    return panels
 
 
-def _bars(ax: Axes, weights: Weights, order: Any) -> None:
+def by_size(weights: Weights) -> Any:
+    """Return the clients' rows, largest client first."""
+    return np.argsort(-weights.counts.sizes, kind="stable")
+
+
+def _bars(ax: Axes, weights: Weights, top: float) -> None:
+    order = by_size(weights)
     places = np.arange(order.size)
-    ax.bar(places, weights.alpha[order], width=0.85, color=BLUE, label="FedPALS")
+    many = order.size > _MANY_CLIENTS
+    if many:
+        ax.fill_between(places, weights.alpha[order], step="mid", color=BLUE, linewidth=0, label="FedPALS")
+    else:
+        ax.bar(places, weights.alpha[order], width=0.85, color=BLUE, label="FedPALS")
     size = float(np.clip(160 / order.size, 1.5, 6))
-    ax.plot(places, weights.fedavg[order], "o", color=ORANGE, markersize=size, label="FedAvg")
-    ax.set_title(f"ESS {weights.ess:.0%}  (λ = {weights.lam:.4g})")
+    ax.plot(places, weights.fedavg[order], "o", color=ORANGE, markersize=size, label="FedAvg", rasterized=many)
+    ax.set_ylim(0, top)
     ax.set_ylabel("aggregation weight")
     names = weights.counts.clients
     if names and order.size <= 12:
         ax.set_xticks(places, [names[i] for i in order], rotation=35, ha="right")
     else:
-        ax.set_xlabel("clients, largest first")
+        ax.set_xticks([])
+        ax.set_xlabel(f"{order.size:,} clients, largest first")
     ax.legend(frameon=False)
 
 
@@ -69,24 +119,24 @@ def draw_simplex(ax: Axes, solutions: Sequence[Weights]) -> None:
     """Draw the clients' hull in the simplex of three labels, T, its projection, FedAvg's and FedPALS's points."""
     weights = solutions[0]
     counts = weights.counts
-    corners = np.vstack([_CORNERS, _CORNERS[:1]])
+    corners = np.vstack([CORNERS, CORNERS[:1]])
     ax.plot(*corners.T, color=GREY, linewidth=1)
-    for k, (place, align) in enumerate(zip(_CORNERS, ("right", "left", "center"), strict=True)):
+    for k, (place, align) in enumerate(zip(CORNERS, ("right", "left", "center"), strict=True)):
         shift = (0, 6) if k == 2 else (0, -14)
         ax.annotate(counts.labels[k] if counts.labels else str(k), place, shift, textcoords="offset points", ha=align)
     S = counts.marginals if isinstance(counts.marginals, np.ndarray) else counts.marginals.toarray()
     present = counts.sizes > 0
-    points = S[present] @ _CORNERS
-    outline = _hull(points)
+    points = S[present] @ CORNERS
+    outline = hull(points)
     ax.fill(*outline.T, facecolor=BLUE, alpha=0.12, edgecolor=BLUE, linewidth=1)
     area = 20 + 160 * counts.sizes[present] / counts.sizes.max()
     ax.scatter(points[:, 0], points[:, 1], s=area, color=BLUE, alpha=0.75, label="clients", zorder=2)
 
     def mark(p: Vector, symbol: str, colour: str, label: str, size: float = 9) -> None:
-        place = p @ _CORNERS
+        place = p @ CORNERS
         ax.plot(*place, symbol, color=colour, label=label, markersize=size, markeredgecolor="white", zorder=4)
 
-    path = np.array([w.marginal for w in solutions]) @ _CORNERS
+    path = np.array([w.marginal for w in solutions]) @ CORNERS
     ax.plot(*path.T, "-", color=GREEN, linewidth=1, zorder=3)
     for i, w in enumerate(solutions):
         mark(w.marginal, "o", GREEN, "" if i else r"$\alpha^{\lambda}S$ (FedPALS)")
@@ -98,7 +148,7 @@ def draw_simplex(ax: Axes, solutions: Sequence[Weights]) -> None:
     ax.legend(frameon=False, loc="upper right", bbox_to_anchor=(1.12, 1.05), fontsize="small")
 
 
-def _hull(points: Vector) -> Vector:
+def hull(points: Vector) -> Vector:
     """Corners of the hull of points in the plane; just the points where they span no area."""
     distinct = np.unique(points.round(12), axis=0)
     if len(distinct) < 3:

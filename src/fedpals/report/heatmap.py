@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpals.labels import LabelCounts, Vector
-from fedpals.report.figures import new_figure
+from fedpals.report.figures import Panel, compose
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +21,8 @@ _MANY_LABELS = 20
 """Beyond these most shares are tiny, and a square-root scale keeps them visible."""
 _MANY_CLIENTS = 30
 """Beyond these only some clients are numbered."""
+_DARK = "#111111"
+"""Of text on pale cells; black is the colour of text that a dark page turns around."""
 _LONG_NAME = 6
 """Names of more letters are slanted, to fit below their column."""
 
@@ -29,14 +32,23 @@ def marginals_figure(counts: LabelCounts, target: Vector, *, title: str) -> Figu
 
     A label that a client does not have is grey: none is not the same as few.
     """
+    return compose([marginals_panel(counts, target, title=title)])
+
+
+def marginals_panel(counts: LabelCounts, target: Vector, *, title: str) -> Panel:
+    """Return the only panel of `marginals_figure`."""
     clients, labels = counts.shape
-    S = counts.marginals if isinstance(counts.marginals, np.ndarray) else counts.marginals.toarray()
     width, height = max(0.105, min(0.62, 9 / labels)), min(0.36, 8 / clients)
     # In units of a client's row: below a hundred thin rows, a thin one would be overlooked.
     gap, thickness = max(0.35, 0.09 / height), max(1.0, 0.2 / height)
     target_edges = clients + gap + np.array([0.0, thickness])
-    figure = new_figure(width * labels + 2.2, height * target_edges[1] + 1.6)
-    ax = figure.subplots()
+    size = width * labels + 2.2, float(height * target_edges[1] + 1.3)
+    return Panel(title, partial(_draw, counts=counts, target=target, target_edges=target_edges), size)
+
+
+def _draw(ax: Axes, counts: LabelCounts, target: Vector, target_edges: Vector) -> None:
+    clients, labels = counts.shape
+    S = counts.marginals if isinstance(counts.marginals, np.ndarray) else counts.marginals.toarray()
     colours, norm = _colours(max(S.max(), target.max()), square_root=labels > _MANY_LABELS)
     few = (clients + 1) * labels <= _FEW_CELLS
     for shares, edges in ((S, np.arange(clients + 1.0)), (target[None], target_edges)):
@@ -55,13 +67,11 @@ def marginals_figure(counts: LabelCounts, target: Vector, *, title: str) -> Figu
     ax.set_ylim(target_edges[1], 0)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    ax.set_title(title)
     _name_clients(ax, clients, target_edges.mean())
     _name_labels(ax, counts.labels or tuple(map(str, range(labels))))
-    bar = figure.colorbar(mesh, ax=ax, pad=0.02, aspect=30)
+    bar = ax.figure.colorbar(mesh, ax=ax, pad=0.02, aspect=30)
     bar.outline.set_visible(False)
     bar.set_label("label share, on a square-root scale" if labels > _MANY_LABELS else "label share")
-    return figure
 
 
 def _colours(most: float, *, square_root: bool) -> tuple[Colormap, Normalize]:
@@ -83,7 +93,7 @@ def _write(ax: Axes, shares: Vector, edges: Vector, norm: Normalize) -> None:
             column + 0.5,
             middles[row],
             f"{share:.2f}" if share >= 0.005 else "<0.01",
-            color="white" if float(norm(share)) > 0.5 else "black",
+            color="white" if float(norm(share)) > 0.5 else _DARK,
             fontsize=8,
             ha="center",
             va="center_baseline",

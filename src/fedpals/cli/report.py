@@ -1,0 +1,33 @@
+"""`fedpals report`: results and runs as one page to look at, and as files to publish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+
+def report(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATHS…", help="Folders of results, or of runs made by fedpals run.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the report.")] = Path("report"),
+) -> None:
+    """Write a page of tables and figures that needs no network, and PNG, SVG, CSV and LaTeX of each of them."""
+    from fedpals.report.figures import new_figure  # all below takes seconds to load: only where it is used
+    from fedpals.report.html import check_page
+    from fedpals.report.page import write_report
+    from fedpals.report.study import read
+
+    check_page(out / "index.html")
+    new_figure(1, 1)
+    console = Console()
+    studies, empty = read(paths)
+    with console.status("Drawing"):
+        page = write_report(studies, out)
+    if empty:
+        console.print(f"[dim]Without finished runs, hence left out: {escape(', '.join(empty))}[/dim]", soft_wrap=True)
+    console.print(f"Report: {escape(str(page))}", soft_wrap=True)

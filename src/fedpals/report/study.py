@@ -1,0 +1,189 @@
+"""What a section of the report is made from: an experiment, its finished runs and where they come from."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedpals.data.validation import validated
+from fedpals.errors import InputError
+from fedpals.experiments.experiment import Experiment, Method, Planned, Row, Scale, View
+from fedpals.experiments.results import Results, Summary
+from fedpals.labels import LabelCounts, Vector, as_target
+from fedpals.record import Record
+from fedpals.report.looks import Look, looks
+from fedpals.report.table import Spread
+from fedpals.run import Run
+
+SELECTIONS = {"raw": "as trained", "prior": "+prior"}
+"""How a model is evaluated, and what readers call it."""
+_RUNS: list[View] = ["table", "dynamics", "labels", "heatmap", "weights"]
+"""Views of runs that belong to no experiment."""
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """What the server of a row knew, and the ESS that was used there, if there is one."""
+
+    name: str
+    counts: LabelCounts
+    target: Vector
+    ess: float | None = None
+
+    @classmethod
+    def of(
+        cls, name: str, labels: Sequence[str], counts: Sequence[Any], target: Sequence[float], ess: float | None
+    ) -> Federation:
+        """Check the counts, and number the clients as the paper does."""
+        clients = [f"client {i}" for i in range(len(counts))]
+        table = LabelCounts.of(counts, clients=clients, labels=labels)
+        return cls(name, table, as_target(target, table), ess)
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """An experiment with its finished runs."""
+
+    name: str
+    experiment: Experiment
+    runs: tuple[Summary, ...]
+    tuning: tuple[Summary, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def methods(self) -> list[Method]:
+        """Methods that have finished runs, in the experiment's order."""
+        have = {summary.method for summary in self.runs}
+        return [method for method in self.experiment.method if method.name in have]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Rows that have finished runs, in the experiment's order."""
+        have = {summary.row for summary in self.runs}
+        return [row for row in self.experiment.row if row.name in have]
+
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        """How each method looks."""
+        return looks((method.name, method.run) for method in self.experiment.method)
+
+    def members(self, row: Row, method: Method) -> list[Summary]:
+        """Return the runs of a cell, a seed each."""
+        return [summary for summary in self.runs if (summary.row, summary.method) == (row.name, method.name)]
+
+    def spread(self, row: Row, method: Method, selection: str) -> Spread | None:
+        """Return mean and standard deviation over a cell's seeds; None where it has no run."""
+        metric = self.experiment.metric
+        values = [summary.selected[selection]["test"][metric] for summary in self.members(row, method)]
+        return Spread.of(values) if values else None
+
+    def by_seed(self, row: Row) -> dict[int, Summary]:
+        """Return a run per seed from which the row's federation can be read: not Oracle's, whose clients differ."""
+        runs = [s for s in self.runs if s.row == row.name and not is_oracle(s.run)]
+        return {summary.seed: summary for summary in reversed(runs)}
+
+    @cached_property
+    def federations(self) -> list[Federation]:
+        """What the servers knew: of every row its first seed's, and of every case."""
+        found = [Federation.of(c.name, c.labels, c.counts, c.target, None) for c in self.experiment.case]
+        for row in self.rows:
+            runs = self.by_seed(row)
+            if runs and (known := runs[min(runs)].federation):
+                found.append(Federation.of(row.name, known.labels, known.counts, known.target, self._ess(row)))
+        return found
+
+    def _ess(self, row: Row) -> float | None:
+        used = [
+            s.run["ess"] for s in self.runs if s.row == row.name and s.run.get("method") == "fedpals" and "ess" in s.run
+        ]
+        return float(used[0]) if used else None
+
+
+def is_oracle(run: Mapping[str, Any]) -> bool:
+    """Whether a run's clients were redrawn from the target's marginal."""
+    return "oracle" in str(run.get("method")).split("+")
+
+
+def read(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
+    """Read results folders and folders of runs, and say which experiments have nothing to show yet."""
+    studies: list[Study] = []
+    empty: list[str] = []
+    for path in paths:
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder; give a folder of results or of runs")
+        found = [_of_results(Results(file.parent)) for file in sorted(path.rglob("experiment.toml"))]
+        found.sort(key=lambda study: "table" not in study.experiment.show)
+        runs = _of_runs(path)
+        if not found and runs is None:
+            raise InputError(
+                f"{path}: no results there, neither experiment.toml nor finished runs (result.json); "
+                "make some with fedpals reproduce or fedpals run"
+            )
+        shown = [study for study in found if study.runs or study.experiment.case]
+        empty += [study.name for study in found if study not in shown]
+        studies += [*shown, *([runs] if runs else [])]
+    if not studies:
+        name = empty[0]
+        raise InputError(f"{name}: no finished run yet (runs.jsonl); compute some with fedpals reproduce {name}")
+    return _distinct(studies), empty
+
+
+def _of_results(results: Results) -> Study:
+    name = results.path.resolve().name
+    return Study(name, results.experiment, tuple(results.runs()), tuple(results.tuning()), results.provenance)
+
+
+def _of_runs(path: Path) -> Study | None:
+    """Make an experiment of the finished runs below a folder: a row per task, a column per method."""
+    records = [_record(file.parent) for file in sorted(path.rglob("result.json"))]
+    if not records:
+        return None
+    planned = [Planned(record.run.task_name, record.run.title, {}, record.run) for record in records]
+    methods = {p.method: p.run.model_dump(include={"method", "lam", "ess"}, exclude_none=True) for p in planned}
+    tasks = dict.fromkeys(p.row for p in planned)
+    experiment = Experiment(
+        title=f"Runs in {path}",
+        source="",
+        show=_RUNS,
+        scale={"run": Scale(seeds=len({p.run.seed for p in planned}))},
+        row=[Row(name=task) for task in tasks],
+        method=[Method(name=name, run=keys) for name, keys in methods.items()],
+    )
+    runs = [_summary(p, record) for p, record in zip(planned, records, strict=True)]
+    return Study(path.resolve().name, experiment, tuple(sorted(runs, key=lambda s: s.seed)))
+
+
+def _record(folder: Path) -> Record:
+    config = folder / "config.toml"
+    try:
+        run = validated(Run, tomllib.loads(config.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InputError) as error:
+        raise InputError(f"{config}: not the configuration of a run ({error})") from None
+    record = Record(run, folder)
+    record.path = folder  # wherever it was moved to
+    return record
+
+
+def _summary(planned: Planned, record: Record) -> Summary:
+    try:
+        return Summary.of(planned, record)
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise InputError(
+            f"{record.path}: the record is incomplete ({type(error).__name__}: {error}); "
+            "remove the folder and run it again"
+        ) from None
+
+
+def _distinct(studies: list[Study]) -> list[Study]:
+    """Give studies of one name different ones: their files stand side by side."""
+    names = [study.name for study in studies]
+    for i, name in enumerate(names):
+        number = names[:i].count(name)
+        if number:
+            old = studies[i]
+            studies[i] = Study(f"{name}-{number + 1}", old.experiment, old.runs, old.tuning, old.provenance)
+    return studies

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedpals
+from fedpals.labels import LabelCounts
+from fedpals.report.explorer import POINTS, explore, write_explorer
+from tests.report.made import COUNTS, LABELS, TARGET
+from tests.test_cli import NEW_STORE, STORES, refused, run
+
+pytest.importorskip("jinja2", reason="pages need the extra 'plots'")
+
+
+def told(counts: Any = COUNTS, target: Any = TARGET, **options: Any) -> dict[str, Any]:
+    table = LabelCounts.of(counts)
+    return explore(table, np.asarray(target), name="x", **options)
+
+
+def data(page: str) -> Any:
+    """What the page's own script reads."""
+    found = re.search(r'<script type="application/json" class="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_steps_are_exact_solutions_from_the_limit_to_fedavg() -> None:
+    steps = told()["steps"]
+    assert len(steps) == POINTS + 2
+    assert (steps[0]["lam"], steps[-1]["lam"], steps[-1]["ess"]) == (0.0, None, 1.0)
+    spacing = np.diff([step["ess"] for step in steps])
+    assert spacing == pytest.approx(spacing[0], abs=1e-5)
+    order = [3, 0, 1, 2]  # by size
+    for step in steps[1:-1:7]:
+        solved = fedpals.solve(COUNTS, TARGET, ess=step["ess"])
+        assert step["alpha"] == pytest.approx(solved.alpha[order].tolist(), abs=2e-5)
+        assert step["marginal"] == pytest.approx(solved.marginal.tolist(), abs=2e-5)
+        assert step["distance"] == pytest.approx(solved.distance, rel=1e-3, abs=1e-9)
+        assert step["lam"] == pytest.approx(solved.lam, rel=1e-3)
+
+
+def test_it_starts_where_it_is_asked_to() -> None:
+    steps, start = (told(ess=0.8)[key] for key in ("steps", "start"))
+    assert steps[start]["ess"] == pytest.approx(0.8, abs=0.01)
+    assert told(ess=0.01)["start"] == 0
+
+
+def test_three_labels_have_a_simplex_and_others_none() -> None:
+    simplex = told()["simplex"]
+    assert len(simplex["hull"]) == 4
+    assert simplex["clients"][0] == [0, 0.5, 0.5]
+    assert told([[1, 2], [2, 1]], [0.5, 0.5])["simplex"] is None
+
+
+def test_a_target_that_fedavg_matches_has_nothing_in_between() -> None:
+    assert [step["ess"] for step in told([[1, 2], [2, 1]], [0.5, 0.5])["steps"]] == [1.0, 1.0]
+
+
+def test_ten_thousand_clients_are_a_small_page(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.full(100, 0.2), 10_000)
+    counts = LabelCounts.of(rng.poisson(shares * rng.integers(10, 500, (10_000, 1))))
+    path = tmp_path / "explorer.html"
+    write_explorer(counts, rng.dirichlet(np.ones(100)), path, name="many")
+    assert path.stat().st_size < 200_000
+    (shown,) = data(path.read_text())["federations"]
+    assert (len(shown["clients"]), shown["allClients"]) == (50, 10_000)
+    assert (len(shown["labels"]), shown["allLabels"]) == (40, 100)
+    assert shown["sizes"] == sorted(shown["sizes"], reverse=True)
+
+
+def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script><b>"
+    counts = LabelCounts.of(COUNTS, clients=[evil, "b", "c", "d"], labels=[*LABELS[:2], evil + "2"])
+    path = tmp_path / "explorer.html"
+    write_explorer(counts, np.array(TARGET), path, name=evil)
+    page = path.read_text()
+    assert "alert(1)</script>" not in page
+    assert page.count("<script") == page.count("</script>") == 2
+    assert data(page)["federations"][0]["clients"][1] == evil
+
+
+def test_as_a_user_types_it(tmp_path: Path) -> None:
+    done = run("weights", STORES, "--target", NEW_STORE, "--ess", "0.6", "--explore", "e.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Explorer: e.html" in done.stdout
+    (shown,) = data((tmp_path / "e.html").read_text())["federations"]
+    assert shown["steps"][shown["start"]]["ess"] == pytest.approx(0.6, abs=0.006)
+    assert shown["clients"][0] == "Market Square"
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    told = refused("weights", STORES, "--target", NEW_STORE, "--explore", "e.pdf", cwd=tmp_path)
+    assert "e.pdf: a page is written as .html" in told
+    assert list(tmp_path.iterdir()) == []

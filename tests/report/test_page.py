@@ -1,0 +1,173 @@
+"""The report in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.report import made
+from tests.test_cli import NEW_STORE, STORES, run
+
+pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
+pytest.importorskip("websockets", reason="the browser is driven over a web socket")
+
+from tests.report.browser import Page, browser, executable, new_page
+
+PROGRAM = executable()
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium is installed")
+
+EVIL = '<img src=x onerror="console.log(1)">'
+
+
+@pytest.fixture(scope="module")
+def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    assert PROGRAM is not None
+    with browser(PROGRAM, tmp_path_factory.mktemp("profile")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    definition = made.DEFINITION.replace('"Who is best?"', f"'Who is best? {EVIL}'")
+    definition = definition.replace('"distance", "dynamics", ', "")
+    made.results(folder / "made", definition)
+    assert run("report", "made", cwd=folder).returncode == 0
+    return folder / "report" / "index.html"
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("alone") / "explorer.html"
+    assert run("weights", STORES, "--target", NEW_STORE, "--explore", str(path)).returncode == 0
+    return path
+
+
+@pytest.fixture
+def page(devtools: str) -> Iterator[Page]:
+    with new_page(devtools) as page:
+        page.resize(1200, 900)
+        yield page
+
+
+def heights(page: Page, chart: str) -> list[float]:
+    script = f"[...document.querySelectorAll('[data-chart={chart}] rect')].map((r) => Number(r.getAttribute('height')))"
+    return [float(value) for value in page.run(script)]
+
+
+@pytest.mark.parametrize("which", ["report", "alone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_complaint_and_no_request(which: str, scheme: str, page: Page, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(which)
+    page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    page.open(path)
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith("data:")] == [path.as_uri()]
+
+
+def test_nothing_from_elsewhere_may_load_or_run(report: Path, page: Page) -> None:
+    page.open(report)
+    page.run(
+        "{ const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s) }"
+    )
+    refused = "fetch('https://example.org/').then(() => 'sent', () => 'refused')"
+    assert page.run(refused) == "refused"
+    assert page.run("window.ran") is None
+    assert page.run("document.querySelectorAll('img').length") == 0
+    assert EVIL in page.text("main")
+
+
+def test_the_slider_moves_by_keyboard_from_the_best_match_to_fedavg(alone: Path, page: Page) -> None:
+    page.open(alone)
+    page.run("document.querySelector('input[type=range]').focus()")
+    before = page.text("[data-fact=ess]"), page.text("[data-fact=distance]"), page.text("[data-fact=lam]")
+    bars, mix = heights(page, "weights"), heights(page, "marginal")
+    point = page.run("document.querySelector('[data-chart=simplex] .now').getAttribute('cx')")
+    page.press("ArrowRight", 5)
+    after = page.text("[data-fact=ess]"), page.text("[data-fact=distance]"), page.text("[data-fact=lam]")
+    assert all(old != new for old, new in zip(before, after, strict=True))
+    assert heights(page, "weights") != bars
+    assert heights(page, "marginal") != mix
+    assert page.run("document.querySelector('[data-chart=simplex] .now').getAttribute('cx')") != point
+    assert after[0] in page.run("document.querySelector('input[type=range]').getAttribute('aria-valuetext')")
+    page.press("End")
+    assert (page.text("[data-fact=ess]"), page.text("[data-fact=lam]")) == ("100.0 %", "∞")
+    rows = "[...document.querySelectorAll('[data-fact=table] tr')]"
+    columns = page.run(f"{rows}.map((row) => [2, 3].map((i) => row.cells[i].textContent))")
+    assert len(columns) == 6
+    assert all(fedavg == fedpals for fedavg, fedpals in columns)
+    page.press("Home")
+    assert (page.text("[data-fact=ess]"), page.text("[data-fact=lam]")) == ("31.9 %", "→ 0")
+    assert page.complaints == []
+
+
+def test_the_slider_can_be_reached_by_keyboard_alone(alone: Path, page: Page) -> None:
+    page.open(alone)
+    page.press("Tab")
+    assert page.run("document.activeElement.type") == "range"
+    assert page.run("document.activeElement.labels[0].textContent").startswith("Effective sample size")
+
+
+def test_a_choice_switches_every_view_of_the_federation(report: Path, page: Page) -> None:
+    page.open(report)
+    shown = (
+        "[...document.querySelectorAll('[data-federation]')].filter((e) => !e.hidden).map((e) => e.dataset.federation)"
+    )
+    assert page.run(shown) == ["C = 6", "C = 6"]  # the paper's
+    page.run(
+        "{ const s = document.querySelector('[data-federation=\"C = 6\"] select'); s.focus(); s.selectedIndex = 0;"
+        " s.dispatchEvent(new Event('change')) }"
+    )
+    assert page.run(shown) == ["C = 3", "C = 3"]
+    values = "[...document.querySelectorAll('select')].map((s) => s.value)"
+    assert set(page.run(values)) == {"0"}
+    assert page.run("document.activeElement.closest('[data-federation]').dataset.federation") == "C = 3"
+    assert page.complaints == []
+
+
+def test_a_method_can_be_hidden_and_shown(report: Path, page: Page) -> None:
+    page.open(report)
+    lines = """[...document.querySelectorAll('[id*="-curve-"][id*="-method-1-line"]')]"""
+    seen = f"{lines}.map((line) => getComputedStyle(line).display)"
+    assert page.run(seen) == ["inline", "inline"]
+    page.run('document.querySelector(\'[data-view^="Test accuracy against"] [data-method="1"]\').focus()')
+    page.press(" ")
+    assert page.run("document.activeElement.getAttribute('aria-pressed')") == "false"
+    assert page.run(seen) == ["none", "none"]
+
+
+@pytest.mark.parametrize("which", ["report", "alone"])
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_phone_never_scrolls_sideways(which: str, width: int, page: Page, request: pytest.FixtureRequest) -> None:
+    page.resize(width, 700, mobile=True)
+    page.open(request.getfixturevalue(which))
+    assert page.run("document.documentElement.scrollWidth") == width
+    assert page.run("innerWidth") == width
+    page.run("for (const d of document.querySelectorAll('details')) d.open = true")
+    page.settle()
+    assert page.run("document.documentElement.scrollWidth") == width
+
+
+def test_figures_are_described_and_ids_are_unique(report: Path, page: Page) -> None:
+    page.open(report)
+    drawn = "[...document.querySelectorAll('svg:not([aria-hidden])')].filter((svg) => !svg.closest('[hidden]'))"
+    undescribed = f"{drawn}.filter((svg) => !svg.getAttribute('aria-label')).length"
+    assert page.run(undescribed) == 0
+    ids = page.run("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(ids) == len(set(ids))
+    broken = (
+        "[...document.querySelectorAll('use')].filter((u) => {"
+        " const id = (u.getAttribute('href') || u.getAttribute('xlink:href')).slice(1);"
+        " return !document.getElementById(id) }).length"
+    )
+    assert page.run(broken) == 0
+
+
+def test_it_prints(report: Path, page: Page) -> None:
+    page.open(report)
+    page.send("Emulation.setEmulatedMedia", media="print")
+    assert page.run("getComputedStyle(document.querySelector('.slider input')).display") == "none"
+    printed = page.send("Page.printToPDF", printBackground=True)["data"]
+    assert len(printed) > 20_000

@@ -1,0 +1,112 @@
+"""`fedpals report` as a user types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedpals import InputError
+from fedpals.report.study import read
+from tests.report import made
+from tests.test_cli import refused, run
+
+pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
+
+from fedpals.report.page import write_report
+
+SMALL = made.DEFINITION.replace(
+    '["table", "curve", "distance", "dynamics", "labels", "heatmap", "weights"]', '["table", "heatmap"]'
+)
+
+
+def test_a_page_and_files_of_every_table_and_figure(tmp_path: Path) -> None:
+    made.results(tmp_path / "results" / "made", SMALL)
+    done = run("report", "results/made", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Report: out/index.html\n"
+    names = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    exhibits = ("table", "heatmap-c-3", "heatmap-c-6")
+    assert names == {
+        "index.html",
+        *(f"made/{name}.{suffix}" for name in exhibits for suffix in ("png", "svg", "csv", "tex")),
+    }
+    table = (tmp_path / "out" / "made" / "table.tex").read_text()
+    assert "% fedpals reproduce made" in table
+    assert r"C = 3 & as trained & $\mathbf{92.0 \pm 2.8}$ & $65.0 \pm 7.1$" in table
+    assert "C = 3,in the paper,92.4,2.1,,67.1,22" in (tmp_path / "out" / "made" / "table.csv").read_text()
+    page = (tmp_path / "out" / "index.html").read_text()
+    for words in (
+        "Methods under label shift",
+        "Table 1 of the paper",
+        "2 rounds instead of 150",
+        '<td class="best number" title="chosen: ess = 0.25; 2 seeds; selected round 2 on average">92.0 ± 2.8</td>',
+        "fedpals reproduce made",
+        "2026-01-02",
+        "task = digits, model = logistic",
+        'href="made/table.csv"',
+    ):
+        assert words in page
+
+
+def test_the_same_results_make_the_same_bytes(tmp_path: Path) -> None:
+    study = made.study(show=["distance"])
+    for name in ("a", "b"):
+        write_report([study], tmp_path / name)
+    files = [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert len(files) == 5
+    for path in files:
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+
+
+def test_finished_runs_without_an_experiment(tmp_path: Path) -> None:
+    quick = ("--task", "digits", "--model", "logistic", "--clients", "4", "--rounds", "2")
+    assert run("run", *quick, "--method", "fedavg,fedpals", "--seeds", "2", cwd=tmp_path).returncode == 0
+    (study,), _ = read([tmp_path / "runs"])
+    assert [row.name for row in study.rows] == ["digits-C3"]
+    assert [method.name for method in study.methods] == ["FedAvg", "FedPALS (ESS 0.5)"]
+    assert [len(study.members(study.rows[0], method)) for method in study.methods] == [2, 2]
+    (federation,) = study.federations
+    assert (federation.counts.shape, federation.ess) == ((3, 10), 0.5)
+    done = run("report", "runs", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "FedPALS (ESS 0.5)" in page
+    assert (tmp_path / "report" / "runs" / "dynamics.csv").read_text().startswith("row,round,FedAvg mean %")
+
+
+def test_all_results_below_a_folder_and_those_without_runs_yet(tmp_path: Path) -> None:
+    made.results(tmp_path / "a" / "made")
+    made.results(tmp_path / "b" / "made")
+    made.results(tmp_path / "b" / "begun", runs=[])
+    studies, empty = read([tmp_path])
+    assert [study.name for study in studies] == ["made", "made-2"]
+    assert empty == ["begun"]
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    told = refused("report", "nothing", cwd=tmp_path)
+    assert "nothing: no results there, neither experiment.toml nor finished runs" in told
+    assert "fedpals reproduce" in told
+    assert not (tmp_path / "report").exists()
+    with pytest.raises(InputError, match="absent: no such folder"):
+        read([tmp_path / "absent"])
+    with pytest.raises(InputError, match="begun: no finished run yet"):
+        read([made.results(tmp_path / "begun", runs=[])])
+
+
+def test_broken_files_are_named_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"experiment\.toml: not a TOML file"):
+        read([made.results(tmp_path / "made", "title = ")])
+    folder = tmp_path / "runs" / "digits-C3" / "fedavg" / "0-aaaaaaaa"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text("{}")
+    with pytest.raises(InputError, match=r"config\.toml: not the configuration of a run"):
+        read([tmp_path / "runs"])
+    (folder / "config.toml").write_text('task = "digits"\nmethod = "fedavg"\n')
+    with pytest.raises(InputError, match="the record is incomplete"):
+        read([tmp_path / "runs"])
+    (tmp_path / "blocked").write_text("a file where a folder should be")
+    made.results(tmp_path / "good", SMALL)
+    assert "cannot be written" in refused("report", "good", "-o", "blocked/report", cwd=tmp_path)

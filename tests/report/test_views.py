@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedpals
+from fedpals import InputError
+from fedpals.report.sheet import Sheet
+from fedpals.report.study import Study
+
+pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
+
+from fedpals.report.views import Exhibit, exhibits
+from tests.report import made
+
+
+def only(view: str, **changes: Any) -> Exhibit:
+    (exhibit,) = exhibits(made.study(show=[view], **changes))
+    return exhibit
+
+
+def texts(sheet: Sheet) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in sheet.rows]
+
+
+def test_the_table_has_mean_and_std_and_the_papers_numbers() -> None:
+    exhibit = only("table")
+    assert exhibit.sheet.columns == ("row", "evaluation", "FedPALS", "FedAvg", "Oracle")
+    assert texts(exhibit.sheet) == [
+        ["C = 3", "as trained", "92.0 ± 2.8", "65.0 ± 7.1", "98.0 ± 1.4"],
+        ["C = 3", "+prior", "93.0 ± 2.8", "66.0 ± 7.1", "99.0 ± 1.4"],
+        ["C = 3", "in the paper", "92.4 ± 2.1", "67.1 ± 22.0", ""],
+        ["C = 6", "as trained", "87.0 ± 1.4", "89.0 ± 12.7", "95.0 ± 0.0"],
+        ["C = 6", "+prior", "88.0 ± 1.4", "90.0 ± 12.7", "96.0 ± 0.0"],
+    ]
+    assert [[cell.mark for cell in row[2:]] for row in exhibit.sheet.rows] == [
+        ["best", "", "quiet"],
+        ["best", "", "quiet"],
+        ["quiet", "quiet", "quiet"],
+        ["near", "best", "quiet"],
+        ["near", "best", "quiet"],
+    ]
+    assert exhibit.sheet.rows[0][2].note == "chosen: ess = 0.25; 2 seeds; selected round 2 on average"
+    assert "Best mean as trained: FedPALS in 1, FedAvg in 1 of 2 rows." in exhibit.caption
+
+
+def test_bars_beside_the_table_are_its_numbers() -> None:
+    ax: Any = only("table").figure().axes[0]
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx([92, 65, 98, 93, 66, 99])
+    reported = next(line for line in ax.lines if line.get_label() == "in the paper")
+    assert list(reported.get_xdata()) == pytest.approx([92.4, 67.1])
+
+
+def test_a_single_method_is_not_the_best_of_anything() -> None:
+    (exhibit,) = exhibits(made.study([made.summary("C = 3", "FedAvg", 0, 0.5)], show=["table"]))
+    assert texts(exhibit.sheet)[0] == ["C = 3", "as trained", "50.0 ± 0.0"]
+    assert {cell.mark for row in exhibit.sheet.rows[:2] for cell in row} == {""}
+
+
+def test_the_experiment_says_which_metric() -> None:
+    exhibit = only("table", metric="macro_f1")
+    assert texts(exhibit.sheet)[0][2] == "46.0 ± 1.4"
+    assert exhibit.title == "Test macro-F1"
+
+
+def test_curves_go_through_the_means_at_every_x() -> None:
+    exhibit = only("curve")
+    raw, prior = exhibit.figure().axes
+    for ax, shift in ((raw, 0), (prior, 100 * made.PRIOR)):
+        drawn: Any = ax.lines
+        assert list(drawn[0].get_xdata()) == [3, 6]
+        assert list(drawn[0].get_ydata()) == pytest.approx([92 + shift, 87 + shift])
+        assert list(drawn[1].get_ydata()) == pytest.approx([65 + shift, 89 + shift])
+        assert ax.get_xlabel() == "labels per client C"
+    assert list(exhibit.legend) == ["FedPALS", "FedAvg", "Oracle"]
+    assert texts(exhibit.sheet)[3][:4] == ["C = 6", "6", "+prior", "88.0 ± 1.4"]
+
+
+def test_a_logarithmic_axis_and_rows_without_a_place_on_it() -> None:
+    assert only("curve", logarithmic=True).figure().axes[0].get_xscale() == "log"
+    rows = [{"name": "C = 3"}, {"name": "C = 6"}]
+    ax = only("curve", row=rows).figure().axes[0]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["C = 3", "C = 6"]
+
+
+def test_distance_is_over_seeds_and_never_oracles() -> None:
+    exhibit = only("distance")
+    row = [cell.value for cell in exhibit.sheet.rows[0]]
+    assert row == ["C = 3", 3.0, pytest.approx(0.15), pytest.approx(0.05 * np.sqrt(2)), 2]
+    line: Any = exhibit.figure().axes[0].lines[0]
+    assert list(line.get_ydata()) == pytest.approx([0.15, 0.15])
+
+
+def test_dynamics_have_a_panel_per_row_and_end_where_the_shortest_run_does() -> None:
+    runs = made.summaries()
+    long = {name: {part: [0.1, 0.5, 0.7] for part in ("validation", "test")} for name in ("raw", "prior")}
+    runs[0] = made.summary("C = 3", "FedPALS", 0, 0.9, curves=long)
+    (exhibit,) = exhibits(made.study(runs, show=["dynamics"]))
+    first, second = (ax for ax in exhibit.figure().axes)
+    line: Any = first.lines[0]
+    assert list(line.get_ydata()) == pytest.approx([10, (50 + 94) / 2])
+    assert (first.get_title(), second.get_title()) == ("C = 3", "C = 6")
+    assert texts(exhibit.sheet)[1][:3] == ["C = 3", "2", "72.0 ± 31.1"]
+
+
+def test_labels_that_the_target_lacks_are_left_out() -> None:
+    exhibit = only("labels")
+    assert texts(exhibit.sheet)[:2] == [["C = 3", "shirt", "92", "65", "98"], ["C = 3", "boot", "46", "32.5", "49"]]
+    ax: Any = exhibit.figure().axes[0]
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx([92, 46, 65, 32.5, 98, 49])
+
+
+def test_heat_maps_and_weights_are_of_every_federation() -> None:
+    shown = exhibits(made.study(show=["heatmap", "weights"]))
+    assert [exhibit.name for exhibit in shown] == ["heatmap-c-3", "heatmap-c-6", "weights-c-3", "weights-c-6"]
+    assert [exhibit.federation for exhibit in shown] == ["C = 3", "C = 6"] * 2
+    assert [cell.value for cell in shown[0].sheet.rows[1]] == ["client 1", 100, 0.1, 0.6, 0.3]
+    assert [cell.value for cell in shown[0].sheet.rows[-1]] == ["target", None, *made.TARGET]
+    weights = shown[2]
+    solved = fedpals.solve(made.COUNTS, made.TARGET, ess=0.75)
+    largest = weights.sheet.rows[0]
+    assert (largest[0].value, largest[1].value) == ("client 3", 200)
+    assert largest[-1].value == pytest.approx(solved.alpha[3], abs=1e-9)
+
+
+def test_an_ess_below_the_smallest_is_shown_once() -> None:
+    (exhibit, *_) = exhibits(made.study(show=["weights"]))
+    assert fedpals.solve(made.COUNTS, made.TARGET, ess=0.5).clamped
+    assert exhibit.sheet.columns[3:] == ("ESS 58%", "ESS 75%")
+
+
+def test_methods_that_name_an_ess_decide_which_are_shown() -> None:
+    methods = [{"name": f"FedPALS {ess}", "run": {"method": "fedpals", "ess": ess}} for ess in (0.9, 0.8)]
+    (exhibit, *_) = exhibits(made.study(show=["weights"], method=methods))
+    assert exhibit.sheet.columns[3:] == ("ESS 80%", "ESS 90%")
+
+
+CASE = {"name": "A", "labels": ["0", "1", "2"], "counts": [[8, 2, 0], [2, 8, 0]], "target": [0.2, 0.3, 0.5]}
+
+
+def test_the_simplex_shows_target_projection_and_fedavg() -> None:
+    exhibit = only("simplex", case=[CASE])
+    by_name = {str(row[1].value): row for row in exhibit.sheet.rows}
+    assert [cell.value for cell in by_name["FedAvg"][2:]] == pytest.approx([0.5, 0.5, 0, 0.09 + 0.04 + 0.25])
+    projection = fedpals.coverage(CASE["counts"], CASE["target"])  # type: ignore[arg-type]
+    assert [cell.value for cell in by_name["α⁰S, its projection"][2:5]] == pytest.approx(projection.point.tolist())
+    legend: Any = exhibit.figure().axes[0].get_legend()
+    assert any("target" in text.get_text() for text in legend.get_texts())
+
+
+def test_a_case_with_two_labels_has_no_simplex() -> None:
+    case = {"name": "A", "labels": ["0", "1"], "counts": [[8, 2]], "target": [0.5, 0.5]}
+    with pytest.raises(InputError, match="made: case 'A' has 2 labels; the simplex is drawn for three"):
+        only("simplex", case=[case])
+
+
+def test_an_experiment_without_what_a_view_needs_simply_does_not_show_it() -> None:
+    study = made.study()
+    bare = [run.model_copy(update={"curves": {}, "federation": None}) for run in study.runs]
+    shown = exhibits(Study("made", study.experiment, tuple(bare)))
+    assert [exhibit.name for exhibit in shown] == ["table", "curve", "distance", "labels"]
+
+
+def test_names_of_files_are_plain_and_different() -> None:
+    cases = [{**CASE, "name": name} for name in ("β = 0.1", "β=0.1", "../../x")]
+    shown = exhibits(made.study([], show=["heatmap"], case=cases))
+    assert [exhibit.name for exhibit in shown] == ["heatmap-beta-0.1", "heatmap-beta-0.1-again", "heatmap-x"]
