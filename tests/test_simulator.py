@@ -260,6 +260,7 @@ def test_the_saved_models_are_the_selected_ones(tmp_path: Path) -> None:
     for name, path in (("raw", record.model), ("prior", record.path / "model-prior.safetensors")):
         tensors, facts = checkpoint.load(path)
         shift = tensors.pop("prior_shift", torch.zeros(10))
+        tensors.pop("temperature", None)
         worker.model.network.load_state_dict(tensors)
         predicted = (worker.model.logits(x).double() + shift).argmax(dim=1)
         told = record.result()["selected"][name]

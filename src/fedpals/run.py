@@ -30,7 +30,7 @@ class Run(Task):
     """
 
     method: str = "fedpals"
-    """fedavg, fedsgd, fedprox, scaffold, fedrs, afl, fedpals, oracle, or two joined: fedprox+fedpals."""
+    """fedavg, fedsgd, fedprox, scaffold, fedrs, logit_adjusted, afl, fedpals, oracle, or joined: fedprox+fedpals."""
     lam: float | None = Field(default=None, ge=0)
     """λ of FedPALS."""
     ess: float | None = Field(default=None, gt=0, le=1)
@@ -41,6 +41,10 @@ class Run(Task):
     """Server step size of SCAFFOLD; 1 unless given."""
     absent_factor: float | None = Field(default=None, ge=0, le=1)
     """Factor of FedRS on absent labels' logits; 0.5 unless given."""
+    adjustment: float | None = Field(default=None, ge=0, le=1)
+    """How much of its own marginal logit_adjusted takes out of the model; 1 unless given."""
+    label_floor: float | None = Field(default=None, gt=0, le=1)
+    """Marginal that logit_adjusted assumes for labels a client lacks; 0.01 unless given."""
     mixture_step: float | None = Field(default=None, gt=0)
     """Step size of AFL's mixture; 0.1 unless given."""
 
@@ -62,6 +66,8 @@ class Run(Task):
     """Fraction of clients that take part in each round."""
     target_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """δ of the noise on what the server takes for T; it knows T exactly unless given."""
+    held_out: float | None = Field(default=None, gt=0, lt=1)
+    """Share of its samples that every client keeps out of training, to estimate the target risk with."""
     patience: int | None = Field(default=None, ge=1)
     """Stop when validation has not improved for so many rounds."""
     seed: int = Field(default=0, ge=0)

@@ -179,8 +179,9 @@ class Server:
 
     @property
     def prior_shift(self) -> Vector:
-        """log T − log p_α, (K,); p_α is the mean over the last rounds, until every client has had a turn on average."""
-        return prior_shift(self.target, np.asarray(np.mean(self.state.mixes, axis=0)), self.counts.total)
+        """log T − log p, (K,), with p what the rule makes of p_α: its mean over the rounds in which all had a turn."""
+        mix = np.asarray(np.mean(self.state.mixes, axis=0))
+        return prior_shift(self.target, self.method.rule.learned_prior(mix), self.counts.total)
 
     def _collect(
         self, number: int, participants: Indices, train: Train

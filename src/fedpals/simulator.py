@@ -17,46 +17,54 @@ import torch
 from torch import Tensor
 
 from fedpals import checkpoint, server
+from fedpals.data import Indices
 from fedpals.evaluation import Metrics, metrics
 from fedpals.labels import Vector
 from fedpals.record import Record
 from fedpals.rng import generator
 from fedpals.run import Run
 from fedpals.server import DivergedError, Server
+from fedpals.shift.calibration import Calibration, calibrate
+from fedpals.shift.risk import target_accuracy
+from fedpals.shift.tally import Tally
 from fedpals.training import Update
 from fedpals.weights import perturb
 from fedpals.worker import Job, Pool, SerialPool, Worker
 
-SELECTIONS = ("raw", "prior")
-"""Each evaluation is made twice: with the model's own logits, and with the target prior correction."""
-
 
 @dataclass(eq=False)
 class Selected:
-    """The round with the best validation accuracy so far, and what it is worth on the test set."""
+    """The best round so far by some rule, and what it is worth on the test set.
+
+    The rules: ``validation``, accuracy on the target's validation set; where clients hold samples out also
+    ``estimate``, the target accuracy that those samples estimate, and ``pooled``, plain accuracy on them.
+    """
 
     round: int = 0
-    validation: float = -1.0
+    score: float = -1.0
     test: dict[str, Any] = field(default_factory=dict)
     vector: Tensor | None = None
-    shift: Vector | None = None
+    """Kept for one rule only, that of the saved models."""
+    correction: Calibration | None = None
 
 
 @dataclass(eq=False)
 class State(server.State):
     """Everything a run carries from round to round."""
 
-    selected: dict[str, Selected] = field(default_factory=lambda: {name: Selected() for name in SELECTIONS})
+    selected: dict[str, Selected] = field(default_factory=dict)
+    """By correction ("raw", "prior", "calibrated"); selections by other rules than validation as "raw/estimate"."""
 
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Add the selected rounds to the server's state."""
         tensors, facts = super().parts()
+        selected = {}
         for name, s in self.selected.items():
-            if s.vector is not None and s.shift is not None:
-                tensors |= {f"selected/{name}/vector": s.vector, f"selected/{name}/shift": torch.from_numpy(s.shift)}
-        selected = {
-            name: {"round": s.round, "validation": s.validation, "test": s.test} for name, s in self.selected.items()
-        }
+            selected[name] = {"round": s.round, "score": s.score, "test": s.test}
+            if s.vector is not None and s.correction is not None:
+                selected[name]["temperature"] = s.correction.temperature
+                shift = torch.from_numpy(s.correction.shift)
+                tensors |= {f"selected/{name}/vector": s.vector, f"selected/{name}/shift": shift}
         return tensors, {**facts, "selected": selected}
 
     @classmethod
@@ -64,9 +72,10 @@ class State(server.State):
         """Put a state together from its parts."""
         state = super().of(tensors, facts)
         for name, told in facts["selected"].items():
-            shift = tensors.get(f"selected/{name}/shift")
-            vector = tensors.get(f"selected/{name}/vector")
-            state.selected[name] = Selected(**told, vector=vector, shift=None if shift is None else shift.numpy())
+            best = state.selected[name] = Selected(told["round"], told["score"], told["test"])
+            if "temperature" in told:
+                best.vector = tensors[f"selected/{name}/vector"]
+                best.correction = Calibration(told["temperature"], tensors[f"selected/{name}/shift"].numpy())
         return state
 
 
@@ -92,16 +101,22 @@ class Simulation:
             participation=self.run.participation,
             seed=self.run.seed,
         )
-        self._held_out = {
-            name: (worker.samples(indices)[0], self.federation.dataset.y[indices])
-            for name, indices in (("validation", self.federation.validation), ("test", self.federation.test))
+        evaluated = {"validation": self.federation.validation, "test": self.federation.test}
+        self.saved_by = "validation"
+        """The rule that selects the saved models: without a target sample where clients hold samples out."""
+        if self.federation.held_out:
+            evaluated["clients"] = np.concatenate(self.federation.held_out)
+            self.saved_by = "estimate"
+        self._samples = {
+            part: (worker.samples(indices)[0], self.federation.dataset.y[indices])
+            for part, indices in evaluated.items()
         }
 
     @property
     def finished(self) -> bool:
         """Whether all rounds are done, or validation has not improved for ``patience`` rounds."""
         patience = self.run.patience
-        newest = max(s.round for s in self.state.selected.values())
+        newest = max((s.round for s in self.state.selected.values()), default=0)
         stale = patience is not None and self.state.round - newest >= patience
         return self.state.round >= self.run.rounds or stale
 
@@ -134,26 +149,52 @@ class Simulation:
     def _losses(self, clients: Sequence[int]) -> Iterable[float]:
         return self.pool.losses([Job(self.state.round + 1, i, self.state.vector) for i in clients])
 
+    def logits(self, vector: Tensor) -> dict[str, Vector]:
+        """Return the outputs of the parameters ``vector`` on every set to evaluate with, (n, K) each."""
+        self.worker.model.load(vector)
+        return {part: self.worker.model.logits(x).double().cpu().numpy() for part, (x, _) in self._samples.items()}
+
+    def labels(self, part: str) -> Indices:
+        """Return the labels of a set to evaluate with."""
+        return self._samples[part][1]
+
     def _evaluate(self, shift: Vector) -> dict[str, Any]:
-        """Evaluate once; with T and α known the corrected metrics cost an addition."""
-        model, state = self.worker.model, self.state
-        model.load(state.vector)
-        shifts = {"raw": np.zeros_like(shift), "prior": shift}
-        logits = {name: model.logits(x).double().cpu().numpy() for name, (x, _) in self._held_out.items()}
+        """Evaluate once; every correction of the same outputs costs next to nothing."""
+        outputs = self.logits(self.state.vector)
         lines: dict[str, Any] = {}
-        for name, added in shifts.items():
-            told = {part: self._metrics(part, logits[part] + added) for part in self._held_out}
+        for name, correction in self._corrections(outputs, shift).items():
+            told = {part: self._metrics(part, correction(outputs[part])) for part in ("validation", "test")}
             lines[name] = {part: asdict(m) for part, m in told.items()}
-            best = state.selected[name]
-            if told["validation"].accuracy > best.validation:
-                state.selected[name] = Selected(
-                    state.round, told["validation"].accuracy, asdict(told["test"]), state.vector.clone(), added
-                )
+            scores = {"validation": told["validation"].accuracy}
+            if "clients" in outputs:
+                tally = Tally.of(self.labels("clients"), correction(outputs["clients"]))
+                estimate = target_accuracy(tally, self.server.target)
+                scores |= {"estimate": estimate.value, "pooled": float(tally.correct.sum() / tally.samples.sum())}
+                lines[name]["clients"] = {
+                    "accuracy": scores["pooled"],
+                    "target_accuracy": estimate.value,
+                    "standard_error": estimate.standard_error,
+                }
+            for rule, score in scores.items():
+                self._select(name if rule == "validation" else f"{name}/{rule}", rule, score, told["test"], correction)
         return lines
 
+    def _corrections(self, outputs: Mapping[str, Vector], shift: Vector) -> dict[str, Calibration]:
+        """Return the model as it is, with the target prior correction, and calibrated where samples are held out."""
+        found = {"raw": Calibration(1.0, np.zeros_like(shift)), "prior": Calibration(1.0, shift)}
+        if "clients" in outputs:
+            found["calibrated"] = calibrate(outputs["clients"], self.labels("clients"), self.server.target, shift)
+        return found
+
+    def _select(self, name: str, rule: str, score: float, test: Metrics, correction: Calibration) -> None:
+        """Keep the round if it is the best so far."""
+        state = self.state
+        if score > state.selected.setdefault(name, Selected()).score:
+            vector = state.vector.clone() if rule == self.saved_by else None
+            state.selected[name] = Selected(state.round, score, asdict(test), vector, correction)
+
     def _metrics(self, part: str, logits: Vector) -> Metrics:
-        y = self._held_out[part][1]
-        return metrics(y, logits.argmax(axis=1), len(self.federation.dataset.labels))
+        return metrics(self.labels(part), logits.argmax(axis=1), len(self.federation.dataset.labels))
 
 
 def simulate(
@@ -206,22 +247,25 @@ def _finish(record: Record, simulation: Simulation) -> None:
     record.write_json("weights.json", {**known, "rounds": record.weights()})
     model = simulation.worker.model
     for name, best in state.selected.items():
-        assert best.vector is not None
+        if best.vector is None or best.correction is None:
+            continue
         model.load(best.vector)
         tensors = {key: value.clone() for key, value in model.network.state_dict().items()}
-        if name == "prior":
-            assert best.shift is not None
-            tensors["prior_shift"] = torch.from_numpy(best.shift)
-        path = record.model if name == "raw" else record.model.with_stem(f"model-{name}")
+        correction = name.partition("/")[0]
+        if correction != "raw":
+            tensors["prior_shift"] = torch.from_numpy(best.correction.shift)
+            tensors["temperature"] = torch.tensor(best.correction.temperature, dtype=torch.float64)
+        path = record.model if correction == "raw" else record.model.with_stem(f"model-{correction}")
         checkpoint.save(path, tensors, {"round": best.round, "labels": federation.dataset.labels})
+        if correction == "raw" and federation.held_out:
+            record.write_json("tallies.json", [tally.to_json() for tally in _tallies(simulation, best.vector)])
     coverage = federation.coverage
     record.write_json(
         "result.json",
         {
             "rounds": state.round,
             "selected": {
-                name: {"round": s.round, "validation_accuracy": s.validation, "test": s.test}
-                for name, s in state.selected.items()
+                name: {"round": s.round, "score": s.score, "test": s.test} for name, s in state.selected.items()
             },
             "projection_distance": coverage.distance,
             "covered": coverage.covered,
@@ -232,3 +276,10 @@ def _finish(record: Record, simulation: Simulation) -> None:
             "parameters": model.trained,
         },
     )
+
+
+def _tallies(simulation: Simulation, vector: Tensor) -> list[Tally]:
+    """Return what every client tells about a model on the samples it held out."""
+    outputs, y = simulation.logits(vector)["clients"], simulation.labels("clients")
+    ends = np.cumsum([indices.size for indices in simulation.federation.held_out])[:-1]
+    return [Tally.of(*parts) for parts in zip(np.split(y, ends), np.split(outputs, ends), strict=True)]

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedpals.labels import Vector
+
 Optimizer: TypeAlias = Literal["sgd", "adam"]
 
 _EVALUATION_BATCH = 512
@@ -46,10 +48,14 @@ class ClientRule:
     full_batch: ClassVar[bool] = False
     """Take one step with all samples instead of following the plan (FedSGD)."""
 
-    def adjust_logits(self, logits: Tensor, present: Tensor) -> Tensor:
-        """Change the logits, (batch, K), before the loss; ``present`` marks the labels the client has."""
-        del present
+    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
+        """Change the logits, (batch, K), before the loss; ``marginal`` is the client's own S_i, (K,)."""
+        del marginal
         return logits
+
+    def learned_prior(self, mix: Vector) -> Vector:
+        """Return the label marginal, up to a factor, that a model has built in after training on the ``mix`` p_α."""
+        return mix
 
     def adjust_gradient(self, gradient: Tensor, vector: Tensor, start: Tensor, correction: Tensor | None) -> None:
         """Change the gradient of a step at ``vector`` in place; ``start`` is the round's global vector."""
@@ -162,7 +168,7 @@ def local_update(
     start: Tensor,
     x: Tensor,
     y: Tensor,
-    present: Tensor,
+    marginal: Tensor,
     rule: ClientRule,
     plan: Plan,
     rng: np.random.Generator,
@@ -180,8 +186,8 @@ def local_update(
         The global parameters w_t, a flat vector.
     x, y
         The client's samples, prepared, and their labels.
-    present
-        (K,) which labels the client has.
+    marginal
+        (K,) the client's own label marginal S_i.
     rule, plan, rng
         How to train, how long, and the generator that shuffles.
     server, client
@@ -195,7 +201,7 @@ def local_update(
     take_step = _OPTIMIZERS[plan.optimizer](weights, plan.learning_rate)
     losses = []
     for inputs, labels in [(x, y)] if rule.full_batch else batches(x, y, plan, rng):
-        loss = cross_entropy(rule.adjust_logits(model.network(inputs), present), labels)
+        loss = cross_entropy(rule.adjust_logits(model.network(inputs), marginal), labels)
         gradient = model.gradient(loss)
         rule.adjust_gradient(gradient, weights, anchor, correction)
         take_step(gradient)

@@ -45,6 +45,8 @@ class Worker:
         self.run, self.device = run, device
         self.method = run.build_method()
         federation = run.data_task.federation(run.seed, oracle=self.method.oracle, folder=data_folder)
+        if run.held_out is not None:
+            federation = federation.holding_out(run.held_out, run.seed)
         self.image_size = run.image_size or _IMAGE_SIZE
         if run.backbone is not None:
             cache = search_path(data_folder)[0] / "features"
@@ -80,11 +82,10 @@ class Worker:
     def train(self, job: Job) -> Update:
         """Train one client for one round."""
         x, y = self.client(job.client)
-        present = torch.zeros(len(self.federation.dataset.labels), dtype=torch.bool, device=self.device)
-        present[y] = True
+        marginal = torch.bincount(y, minlength=len(self.federation.dataset.labels)) / len(y)
         rng = generator(self.run.seed, "batches", job.round, job.client)
         return local_update(
-            self.model, job.start, x, y, present, self.method.rule, self.plan, rng, server=job.server, client=job.state
+            self.model, job.start, x, y, marginal, self.method.rule, self.plan, rng, server=job.server, client=job.state
         )
 
     def loss(self, job: Job) -> float:

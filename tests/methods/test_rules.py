@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpals.methods.full_batch import FullBatch
+from fedpals.methods.logit_adjusted import LogitAdjusted
 from fedpals.methods.proximal import Proximal
 from fedpals.methods.restricted_softmax import RestrictedSoftmax
 from fedpals.methods.scaffold import Scaffold
@@ -30,10 +31,8 @@ def samples(n: int = 12, features: int = 2, classes: int = 3, seed: int = 1) -> 
     return torch.from_numpy(rng.normal(size=(n, features))).float(), torch.from_numpy(rng.integers(classes, size=n))
 
 
-def present(y: Tensor, classes: int = 3) -> Tensor:
-    mask = torch.zeros(classes, dtype=torch.bool)
-    mask[y] = True
-    return mask
+def marginal(y: Tensor, classes: int = 3) -> Tensor:
+    return torch.bincount(y, minlength=classes) / len(y)
 
 
 def test_one_step_of_two_clients_by_hand() -> None:
@@ -91,7 +90,7 @@ def test_a_strong_proximal_term_keeps_the_client_at_home() -> None:
     for rule in (ClientRule(), Proximal(proximal_weight=9.0)):
         model = linear()
         start = model.vector.clone()
-        update = local_update(model, start, x, y, present(y), rule, Plan(epochs=10, batch_size=4), generator(0))
+        update = local_update(model, start, x, y, marginal(y), rule, Plan(epochs=10, batch_size=4), generator(0))
         ends.append(float((update.vector - start).norm()))
     assert ends[1] < 0.3 * ends[0]
 
@@ -102,7 +101,7 @@ def test_restricted_softmax_leaves_absent_labels_where_they_were() -> None:
         model = linear()
         start = model.vector.clone()
         rule = RestrictedSoftmax(absent_factor=factor)
-        update = local_update(model, start, x, y, present(y), rule, Plan(epochs=2), generator(0))
+        update = local_update(model, start, x, y, marginal(y), rule, Plan(epochs=2), generator(0))
         weight = slice(4, 6)  # third row of the 3×2 weight
         assert torch.equal(update.vector[weight], start[weight]) != moves
         assert not torch.equal(update.vector[:4], start[:4])
@@ -114,7 +113,7 @@ def test_full_batch_takes_one_step_with_all_samples() -> None:
     start = model.vector.clone()
     model.load(start)
     gradient = model.gradient(cross_entropy(model.network(x), y))
-    update = local_update(model, start, x, y, present(y), FullBatch(), Plan(learning_rate=0.2), generator(0))
+    update = local_update(model, start, x, y, marginal(y), FullBatch(), Plan(learning_rate=0.2), generator(0))
     assert update.steps == 1
     assert torch.allclose(update.vector, start - 0.2 * gradient)
 
@@ -133,7 +132,7 @@ def test_adam_is_torch_s() -> None:
     x, y = samples()
     model, other = linear(), linear()
     plan = Plan(epochs=1, batch_size=12, optimizer="adam", learning_rate=0.05)
-    update = local_update(model, model.vector.clone(), x, y, present(y), ClientRule(), plan, generator(0))
+    update = local_update(model, model.vector.clone(), x, y, marginal(y), ClientRule(), plan, generator(0))
     optimizer = torch.optim.Adam(other.network.parameters(), lr=0.05)
     cross_entropy(other.network(x), y).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -205,3 +204,27 @@ def test_scaffold_keeps_its_mean_under_partial_participation() -> None:
 def test_scaffold_server_step() -> None:
     start, average = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])
     assert Scaffold(server_step=0.5).step(start, average).tolist() == [2.0, 2.0]
+
+
+def test_logit_adjustment_at_zero_is_plain_training_and_at_one_forgets_the_clients_marginal() -> None:
+    """Labels 0 and 1 with odds 3:1 at both inputs: the best logits are log odds, adjusted they are 0."""
+    x = torch.eye(2).repeat_interleave(4, dim=0)
+    y = torch.tensor([0, 0, 0, 1] * 2)
+    plan = Plan(epochs=400, batch_size=8, learning_rate=1.0)
+    gaps = {}
+    for adjustment in (0.0, 1.0):
+        model = FlatModel(nn.Linear(2, 2))
+        model.vector.zero_()
+        rule = LogitAdjusted(adjustment=adjustment)
+        update = local_update(model, model.vector.clone(), x, y, marginal(y, 2), rule, plan, generator(0))
+        model.load(update.vector)
+        logits = model.logits(torch.eye(2))
+        gaps[adjustment] = (logits[:, 0] - logits[:, 1]).tolist()
+    assert gaps[0.0] == pytest.approx([np.log(3)] * 2, abs=1e-3)
+    assert gaps[1.0] == pytest.approx([0.0] * 2, abs=1e-3)
+
+
+def test_the_prior_that_a_logit_adjusted_model_has_built_in() -> None:
+    mix = np.array([0.64, 0.36, 0.0])
+    assert LogitAdjusted(adjustment=0.5).learned_prior(mix) == pytest.approx([0.8, 0.6, 0.0])
+    assert LogitAdjusted().learned_prior(mix).tolist() == [1.0, 1.0, 0.0]

@@ -72,7 +72,8 @@ def test_names_compose() -> None:
     assert method("oracle").oracle
     assert options_of("scaffold+afl") == ["server_step", "mixture_step"]
     assert option_names() >= {"lam", "ess", "proximal_weight", "absent_factor"}
-    assert set(METHODS) == {"fedavg", "fedsgd", "fedprox", "scaffold", "fedrs", "afl", "fedpals", "oracle"}
+    paper = {"fedavg", "fedsgd", "fedprox", "scaffold", "fedrs", "afl", "fedpals", "oracle"}
+    assert set(METHODS) == {*paper, "logit_adjusted"}
 
 
 @pytest.mark.parametrize(

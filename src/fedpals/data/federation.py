@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from fedpals.data.dataset import Dataset, Indices
+from fedpals.data.partitions import held_out
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector
+from fedpals.rng import generator
 from fedpals.weights import Projection, coverage
 
 
@@ -26,14 +28,24 @@ class Federation:
     """To report with; disjoint from everything else."""
     target: Vector
     """T, K probabilities."""
+    held_out: tuple[Indices, ...] = ()
+    """What each client keeps out of training, to report on; nothing unless asked for."""
 
     def __post_init__(self) -> None:
-        everything = np.concatenate([*self.clients, self.validation, self.test])
+        everything = np.concatenate([*self.clients, *self.held_out, self.validation, self.test])
         uses = np.bincount(everything, minlength=1)
         if uses.max() > 1:
             raise InputError(
                 f"sample {int(uses.argmax())} is used {uses.max()} times; clients, validation and test must not overlap"
             )
+
+    def holding_out(self, share: float, seed: int) -> Federation:
+        """Let every client keep a random ``share`` of each of its labels, rounded down, out of training."""
+        parts = [
+            held_out(self.dataset.y, indices, share, generator(seed, "held out", i))
+            for i, indices in enumerate(self.clients)
+        ]
+        return replace(self, clients=tuple(rest for rest, _ in parts), held_out=tuple(held for _, held in parts))
 
     @cached_property
     def table(self) -> Indices:

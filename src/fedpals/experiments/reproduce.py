@@ -43,7 +43,7 @@ def chosen(experiment: Experiment, results: Results) -> dict[tuple[str, str], Po
     """Return the point of every (row, method) that validation chose."""
     validation: dict[tuple[str, str], list[tuple[Point, float]]] = defaultdict(list)
     for summary in results.tuning():
-        accuracy = float(summary.selected["raw"]["validation_accuracy"])
+        accuracy = float(summary.selected["raw"]["score"])
         validation[summary.row, summary.method].append((summary.point, accuracy))
     return choose(experiment, validation)
 

@@ -56,7 +56,7 @@ class Summary(BaseModel):
     """Of the run's configuration."""
     run: dict[str, Any]
     selected: dict[str, Any]
-    """By "raw" and "prior": the selected round, its validation accuracy and its test metrics."""
+    """By "raw" and "prior" (and others, see `Run.held_out`): the selected round, its score and its test metrics."""
     curves: dict[str, dict[str, list[float]]] = Field(default_factory=dict)
     """By "raw" and "prior", by "validation" and "test": the metric after every round."""
     federation: Federated | None = None
@@ -90,6 +90,7 @@ class Summary(BaseModel):
                 part: [round(line[name][part][metric], _DIGITS) for line in lines] for part in ("validation", "test")
             }
             for name in result["selected"]
+            if name in lines[0]
         }
         last = weights["rounds"][-1]
         federation = Federated(**{key: weights[key] for key in ("labels", "counts", "target")}, **_without_round(last))

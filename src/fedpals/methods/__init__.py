@@ -15,6 +15,7 @@ from typing import Any
 from fedpals.errors import InputError
 from fedpals.methods.agnostic import Agnostic
 from fedpals.methods.full_batch import FullBatch
+from fedpals.methods.logit_adjusted import LogitAdjusted
 from fedpals.methods.pals import Pals
 from fedpals.methods.proximal import Proximal
 from fedpals.methods.restricted_softmax import RestrictedSoftmax
@@ -42,6 +43,7 @@ METHODS: Mapping[str, Named] = {
     "fedprox": Named("FedProx", rule=Proximal),
     "scaffold": Named("SCAFFOLD", rule=Scaffold),
     "fedrs": Named("FedRS", rule=RestrictedSoftmax),
+    "logit_adjusted": Named("Logit-adjusted", rule=LogitAdjusted),
     "afl": Named("AFL", weighting=Agnostic),
     "fedpals": Named("FedPALS", weighting=Pals),
     "oracle": Named("Oracle", oracle=True),

@@ -19,6 +19,6 @@ class RestrictedSoftmax(ClientRule):
     absent_factor: float = 0.5
     """Factor of absent labels' logits: 1 is the plain softmax, with 0 their weights do not move at all."""
 
-    def adjust_logits(self, logits: Tensor, present: Tensor) -> Tensor:
+    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
         """Multiply the logits of absent labels by the factor."""
-        return logits * torch.where(present, 1.0, self.absent_factor)
+        return logits * torch.where(marginal > 0, 1.0, self.absent_factor)
