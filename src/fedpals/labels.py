@@ -1,7 +1,7 @@
 """Label counts and target marginals, validated once and then trusted.
 
 ``counts`` is an M×K table of non-negative integers, a client per row and a label per column. From
-it follow ``sizes`` n_i (row sums) and ``marginals`` S = counts / sizes, the S_i(Y) of the paper.
+it follow ``sizes`` n_i (row sums) and ``marginals`` S = table / sizes, the S_i(Y) of the paper.
 ``target`` T is a vector of K probabilities.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,8 +22,8 @@ from fedpals.errors import InputError
 Vector: TypeAlias = npt.NDArray[np.float64]
 Matrix: TypeAlias = "Vector | sparse.csr_array"
 
-_BLOCK = 1 << 18
-"""Entries of a row block: two megabytes, so that a block stays in the processor's cache."""
+_BLOCK = 1 << 17
+"""Entries of a row block: one megabyte, so that a block stays in the processor's cache."""
 
 _SUM_TOLERANCE = 1e-6
 """How far probabilities may miss 1 when nothing is known about how they were rounded."""
@@ -39,12 +40,12 @@ def row_blocks(rows: int, columns: int) -> Iterator[slice]:
 class LabelCounts:
     """The label counts of M clients over K labels: what the server knows about its clients.
 
-    Make one with `LabelCounts.of`, which validates. The counts themselves are ``marginals *
-    sizes[:, None]``; a client without samples has size 0 and a marginal of zeros.
+    Make one with `LabelCounts.of`, which validates. A client without samples has size 0 and a
+    marginal of zeros.
     """
 
-    marginals: Matrix
-    """S, M×K, float64: dense, or scipy CSR where the counts came sparse."""
+    table: Matrix
+    """The counts, M×K, float64: dense, or scipy CSR where they came sparse."""
     sizes: Vector
     """n_i, M samples per client."""
     clients: tuple[str, ...] | None = None
@@ -80,7 +81,7 @@ class LabelCounts:
         clients = _names(clients, rows, "client names", "row")
         labels = _names(labels, columns, "label names", "column")
         try:
-            marginals, sizes = _from_sparse(table) if sparse.issparse(table) else _from_dense(table)
+            table, sizes = _from_sparse(table) if sparse.issparse(table) else _from_dense(table)
         except _BadCount as bad:
             client = clients[bad.row] if clients else f"row {bad.row}"
             label = labels[bad.column] if labels else f"column {bad.column}"
@@ -90,12 +91,22 @@ class LabelCounts:
             ) from None
         if not sizes.any():
             raise InputError(f"all {rows} clients are empty: at least one must have samples")
-        return cls(marginals, sizes, clients, labels)
+        return cls(table, sizes, clients, labels)
+
+    @cached_property
+    def marginals(self) -> Matrix:
+        """S, M×K, dense or sparse as the counts are: a second table of their size, made when first asked for."""
+        sizes = np.maximum(self.sizes, 1.0)
+        if isinstance(self.table, np.ndarray):
+            return np.asarray(self.table / sizes[:, None])
+        marginals = self.table.copy()
+        marginals.data /= np.repeat(sizes, np.diff(marginals.indptr))
+        return marginals
 
     @property
     def shape(self) -> tuple[int, int]:
         """(M, K)."""
-        rows, columns = self.marginals.shape
+        rows, columns = self.table.shape
         return int(rows), int(columns)
 
     @property
@@ -120,17 +131,17 @@ class LabelCounts:
         if not sizes.any():
             raise InputError(f"none of the {sizes.size} participants has samples")
         names = self.clients and tuple(np.asarray(self.clients, dtype=object)[rows])
-        return LabelCounts(self.marginals[rows], sizes, names, self.labels)
+        return LabelCounts(self.table[rows], sizes, names, self.labels)
 
     def with_labels(self, absent: Sequence[str]) -> LabelCounts:
         """Add labels that no client has, as columns of zeros."""
         rows, _ = self.shape
-        if sparse.issparse(self.marginals):
+        if sparse.issparse(self.table):
             zeros = sparse.csr_array((rows, len(absent)))
-            marginals: Matrix = sparse.csr_array(sparse.hstack([self.marginals, zeros], format="csr"))
+            table: Matrix = sparse.csr_array(sparse.hstack([self.table, zeros], format="csr"))
         else:
-            marginals = np.hstack([self.marginals, np.zeros((rows, len(absent)))])
-        return replace(self, marginals=marginals, labels=(*(self.labels or ()), *absent))
+            table = np.hstack([self.table, np.zeros((rows, len(absent)))])
+        return replace(self, table=table, labels=(*(self.labels or ()), *absent))
 
 
 class _BadCount(Exception):  # noqa: N818 -- never leaves this module
@@ -142,38 +153,35 @@ class _BadCount(Exception):  # noqa: N818 -- never leaves this module
         self.reason = "is not a finite number" if not finite else "is negative" if value < 0 else "is fractional"
 
 
-def _from_dense(table: npt.NDArray[Any]) -> tuple[Vector, Vector]:
-    """Marginals and sizes, block by block: one pass over the counts, one copy of them."""
-    rows, columns = table.shape
+def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
+    """Table and sizes, block by block: one pass over the counts, one copy of them."""
+    rows, columns = counts.shape
     # A column at a time is how the solver reads a tall table.
-    marginals = np.empty((rows, columns), order="F" if rows > 512 * columns else "C")
+    table = np.empty((rows, columns), order="F" if rows > 512 * columns else "C")
     sizes = np.empty(rows)
     ones = np.ones(columns)
-    whole = table.dtype.kind in "bui"
+    whole = counts.dtype.kind in "bui"
     for block in row_blocks(rows, columns):
-        part = marginals[block]
-        part[...] = table[block]
+        part = table[block]
+        part[...] = counts[block]
         if not (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
             at = int(np.argmax(_not_counts(part)))
             row, column = divmod(at, columns)
             raise _BadCount(block.start + row, column, float(part[row, column]))
-        n = np.matmul(part, ones, out=sizes[block])
-        part /= np.maximum(n, 1.0)[:, None]
-    return marginals, sizes
+        np.matmul(part, ones, out=sizes[block])
+    return table, sizes
 
 
-def _from_sparse(table: Any) -> tuple[sparse.csr_array, Vector]:
-    marginals = sparse.csr_array(table, dtype=np.float64, copy=True)
-    marginals.sum_duplicates()
-    data = marginals.data
+def _from_sparse(counts: Any) -> tuple[sparse.csr_array, Vector]:
+    table = sparse.csr_array(counts, dtype=np.float64, copy=True)
+    table.sum_duplicates()
+    data = table.data
     wrong = _not_counts(data)
     if wrong.any():
         at = int(np.argmax(wrong))
-        row = int(np.searchsorted(marginals.indptr, at, side="right")) - 1
-        raise _BadCount(row, int(marginals.indices[at]), float(data[at]))
-    sizes = np.asarray(marginals @ np.ones(marginals.shape[1]))
-    data /= np.repeat(np.maximum(sizes, 1.0), np.diff(marginals.indptr))
-    return marginals, sizes
+        row = int(np.searchsorted(table.indptr, at, side="right")) - 1
+        raise _BadCount(row, int(table.indices[at]), float(data[at]))
+    return table, np.asarray(table @ np.ones(table.shape[1]))
 
 
 def _not_counts(values: Vector) -> npt.NDArray[np.bool_]:

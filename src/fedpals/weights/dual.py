@@ -76,7 +76,8 @@ class Newton:
         u = np.zeros_like(self.problem.T)
         sketch = max(_SKETCH, 10 * u.size)
         if self.problem.w.size > 8 * sketch:
-            return self.descend(mu, Newton(self.problem.sketch(sketch)).solve(mu, accuracy=_SKETCHED).u)
+            start = Newton(self.problem.sketch(sketch)).solve(mu, accuracy=_SKETCHED).u
+            return self.descend(mu, start)
         stage = 1e-3
         while mu < _DIRECT and stage > mu:
             u = self.descend(stage, u).u
@@ -92,7 +93,7 @@ class Newton:
         stalls = 0
         for _ in range(_MAX_STEPS):
             rounding = EPS * (1.0 + float(np.abs(best.u).max()))
-            if best.residual <= max(accuracy, 2 * rounding) or stalls == 2:
+            if best.residual <= max(accuracy, 4 * rounding) or stalls == 2:
                 break
             point = self._search(point, self.inverse(point.v, mu, -point.F), mu, centre)
             if point.residual > 0.5 * best.residual and best.residual <= _NEAR * rounding:
@@ -106,9 +107,7 @@ class Newton:
         mean = u.mean()
         v = p.scores(u - mean)
         v += 1.0 + mean
-        alpha = np.maximum(v, 0.0)
-        alpha *= p.w
-        marginal = p.mix(alpha)
+        marginal = p.mix_samples(np.maximum(v, 0.0))
         F = marginal - p.T
         F += mu * centred(u - centre)
         return Point(u, v, marginal, F)

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from fedpals.labels import Vector
 from fedpals.weights.certificate import Certificate
@@ -33,8 +32,7 @@ _POLISHABLE = 4096
 def limit(problem: Problem, projection: Projection) -> tuple[Vector, Certificate]:
     """Return α at λ → 0⁺ and its certificate, whose objective is Σ α_i²/w_i."""
     rows = _face(problem, projection)
-    weights = problem.w[rows]
-    face = Problem(problem.S[rows], weights / weights.sum(), projection.point, problem.N)
+    face = Problem(problem.C[rows], problem.n[rows], projection.point)
     step = _LeastSquaresStep(face) if rows.size <= _FEW else _NewtonStep(face)
     on_face, multiplier = _multipliers(face, step)
     on_face = _polish(face, on_face)
@@ -113,8 +111,7 @@ def _polish(p: Problem, alpha: Vector) -> Vector:
     if support.size > _POLISHABLE:
         return alpha
     root = np.sqrt(p.w[support])
-    S = p.S[support]
-    B = (S.toarray() if sparse.issparse(S) else S) * root[:, None]
+    B = p.marginals(support) * root[:, None]
     x = alpha[support] / root
     x += np.linalg.lstsq(B.T, p.T - x @ B, rcond=1e-13)[0]
     if x.min() < 0:

@@ -2,15 +2,15 @@
 
     min over the simplex  ‖T − Sᵀα‖² + μ Σ α_i²/w_i,     w = n/N,  μ = λ/N
 
-S is M×K, usually with M ≫ K, dense or sparse. Nothing here makes a second copy of S: the products
-run over row blocks that fit in the processor's cache.
+S is M×K, usually with M ≫ K, dense or sparse, and never formed: with the table C of counts it is
+diag(1/n)·C, and a product with S is one with C, whose numbers are whole, and one division per client.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +25,30 @@ EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Client marginals S, FedAvg weights w = n/N, target T and the sample total N."""
+    """Label counts C of the clients, their sizes n (the row sums of C) and the target T."""
 
-    S: Matrix
-    w: Vector
+    C: Matrix
+    n: Vector
     T: Vector
-    N: float
 
     @classmethod
     def of(cls, counts: LabelCounts, target: Vector) -> Problem:
         """Build the problem of validated counts and target."""
-        total = counts.total
-        return cls(counts.marginals, counts.sizes / total, target, total)
+        return cls(counts.table, counts.sizes, target)
+
+    @cached_property
+    def N(self) -> float:  # noqa: N802 -- the paper's name
+        """The samples of all clients."""
+        return float(self.n.sum())
+
+    @cached_property
+    def w(self) -> Vector:
+        """FedAvg's weights n/N."""
+        return self.n / self.N
+
+    @cached_property
+    def _inverse_n(self) -> Vector:
+        return np.divide(1.0, self.n, out=np.zeros_like(self.n), where=self.n > 0)
 
     @cached_property
     def score_rounding(self) -> float:
@@ -51,35 +63,44 @@ class Problem:
 
     def scores(self, u: Vector) -> Vector:
         """S·u: one number per client."""
-        return np.asarray(self.S @ u)
+        scores = np.asarray(self.C @ u)
+        scores *= self._inverse_n
+        return scores
 
     def mix(self, alpha: Vector) -> Vector:
         """Sᵀα: the label marginal that weights imply."""
-        return np.asarray(alpha @ self.S)
+        return np.asarray((alpha * self._inverse_n) @ self.C)
+
+    def mix_samples(self, x: Vector) -> Vector:
+        """Sᵀα for α = w·x, given the weight x_i of a sample at each client: no client's size is needed."""
+        return np.asarray(x @ self.C) / self.N
+
+    def marginals(self, rows: npt.NDArray[np.intp] | slice) -> Vector:
+        """Return some rows of S, dense."""
+        some = self.C[rows]
+        some = some.toarray() if sparse.issparse(some) else some
+        return np.asarray(some / np.maximum(self.n[rows], 1.0)[:, None])
 
     def gram(
         self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: Precision = np.float64
     ) -> Vector:
         """Sᵀ·diag(weights)·S over ``rows`` (all of them by default), K×K; weights ≥ 0."""
         K = self.T.size
-        if sparse.issparse(self.S):
-            S = self.S if rows is None else self.S[rows]
-            return np.asarray((S.T @ sparse.diags_array(weights) @ S).toarray())
+        inverse_n = self._inverse_n if rows is None else self._inverse_n[rows]
+        if sparse.issparse(self.C):
+            C = self.C if rows is None else self.C[rows]
+            return np.asarray((C.T @ sparse.diags_array(weights * inverse_n * inverse_n) @ C).toarray())
         total = np.zeros((K, K))
-        roots = np.sqrt(weights).astype(precision)[:, None]
+        roots = (np.sqrt(weights) * inverse_n).astype(precision)[:, None]
         for block in row_blocks(weights.size, K):
-            part = self.S[block if rows is None else rows[block]].astype(precision)
+            part: npt.NDArray[Any] = self.C[block if rows is None else rows[block]].astype(precision)
             part *= roots[block]
             total += part.T @ part
         return total
 
-    @cached_property
-    def _inverse_w(self) -> Vector:
-        return np.divide(1.0, self.w, out=np.zeros_like(self.w), where=self.w > 0)
-
     def per_sample(self, alpha: Vector) -> Vector:
         """α_i/w_i: the weight of a sample at each client, 1 everywhere for FedAvg; 0 without samples."""
-        return alpha * self._inverse_w
+        return alpha * (self.N * self._inverse_n)
 
     def ess(self, alpha: Vector) -> float:
         """Effective sample size 1/Σ(α_i²/n_i) as a fraction of N; exactly 1 for FedAvg's weights."""
@@ -90,10 +111,6 @@ class Problem:
         r = self.T - self.mix(alpha)
         return float(r @ r)
 
-    def restrict(self, rows: npt.NDArray[np.intp], weights: Vector) -> Problem:
-        """Return the problem of some clients, with weights ``weights`` for w."""
-        return Problem(self.S[rows], weights, self.T, self.N)
-
     def sketch(self, rows: int) -> Problem:
         """Return a smaller problem with nearly the same solution: a start for the whole one.
 
@@ -102,9 +119,9 @@ class Problem:
         is_large = self.w > 2.0 / rows  # fewer than half of the rows, since Σw = 1
         large, small = np.flatnonzero(is_large), np.flatnonzero(~is_large)
         some = small[:: max(1, small.size // (rows - large.size))]
-        weights = self.w[some]
-        share = 1.0 - self.w[large].sum()
-        scale = share / weights.sum() if weights.any() else 0.0
+        standing_for = self.n[small].sum() / max(1.0, self.n[some].sum())
         kept = np.concatenate([large, some])
-        weights = np.concatenate([self.w[large], weights * scale])
-        return self.restrict(kept, weights / weights.sum())
+        times = np.repeat([1.0, standing_for], [large.size, some.size])
+        C = self.C[kept]
+        scaled: Any = times[:, None] * C if isinstance(C, np.ndarray) else sparse.diags_array(times) @ C
+        return Problem(scaled, times * self.n[kept], self.T)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 from scipy.optimize import nnls
 
 from fedpals.errors import CertificateError
@@ -48,9 +47,7 @@ class Projection:
 
 def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: float = 0.0) -> Vector:
     """Minimise ‖T − Sᵀα‖² + μΣα²/w exactly over weights on a few ``rows``; return α on those rows."""
-    S = problem.S[rows]
-    if sparse.issparse(S):
-        S = S.toarray()
+    S = problem.marginals(rows)
     count, columns = S.shape
     A = np.zeros((columns + 1 + (count if mu else 0), count))
     b = np.zeros(len(A))
@@ -65,7 +62,7 @@ def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: floa
 def project(problem: Problem) -> Projection:
     """Project T onto Conv(S), exactly; for M ≫ K only a few clients at a time are looked at."""
     p = problem
-    M, K = p.S.shape
+    M, K = p.C.shape
     alive = p.w > 0
     rows = np.flatnonzero(alive) if M <= 2 * K + 64 else _first_rows(p, alive)
     noise = 16 * (p.score_rounding + p.mix_rounding)
@@ -89,9 +86,9 @@ def project(problem: Problem) -> Projection:
 
 
 def _first_rows(p: Problem, alive: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """For each label the client with the largest share of it, and the clients most like T."""
+    """For each label the client with the most of it, and the clients most like T."""
     K = p.T.size
-    top = np.asarray(p.S.argmax(axis=0)).ravel()
+    top = np.asarray(p.C.argmax(axis=0)).ravel()
     near = np.argpartition(-np.where(alive, p.scores(p.T), -np.inf), K)[:K]
     rows = np.union1d(top, near)
     return np.asarray(rows[alive[rows]], dtype=np.intp)
@@ -104,8 +101,7 @@ def _not_covered(p: Problem, alpha: Vector, r: Vector, alive: npt.NDArray[np.boo
     taken out of the separating direction, so that the proof works for a T very close to the hull.
     """
     support = np.flatnonzero(alpha)
-    edges = p.S[support]
-    edges = (edges.toarray() if sparse.issparse(edges) else edges) - (p.T - r)
+    edges = p.marginals(support) - (p.T - r)
     _, singular, basis = np.linalg.svd(edges, full_matrices=False)
     kept = singular > 1e-12  # marginals are of size 1: less than this is rounding
     basis = basis[kept]
