@@ -16,7 +16,7 @@ from tests.flower.grids import SMALL, flat, grid_of, initial
 
 PAIRS = [
     "+".join(part for part in (rule, weighting) if part)
-    for rule in ("fedavg", "fedsgd", "fedprox", "scaffold", "fedrs")
+    for rule in ("fedavg", "fedsgd", "fedprox", "scaffold", "fedrs", "logit_adjusted")
     for weighting in ("", "afl", "fedpals")
 ]
 

@@ -23,11 +23,15 @@ from fedpals.flower import (
     FedAvg,
     FedPALS,
     FedProx,
+    FedRS,
+    FedSGD,
     LabelAware,
+    LogitAdjusted,
     TooFewNodesError,
     add_labelcounts,
     strategy,
 )
+from fedpals.methods import METHODS, method
 from fedpals.run import Run
 from fedpals.server import DivergedError
 from fedpals.simulator import State, simulate
@@ -130,6 +134,15 @@ def test_metrics_follow_the_weights_and_the_round_is_logged(log: pytest.LogCaptu
     line = next(r.getMessage() for r in log.records if r.getMessage().startswith("round 1: trained"))
     assert f"distance {weights.distance:.6f}, ESS 60.0 %" in line
     assert all(f"client {i} (node" in line for i, a in enumerate(weights.alpha) if a > 0)
+
+
+def test_a_users_own_average_of_training_metrics_gets_the_replies() -> None:
+    def average(replies: list[RecordDict], key: str) -> MetricRecord:
+        return MetricRecord({"samples": float(np.sum([r.metric_records["metrics"][key] for r in replies]))})
+
+    made = fedpals(train_metrics_aggr_fn=average)
+    told = made.start(four(), start(), num_rounds=1).train_metrics_clientapp[1]
+    assert told["samples"] == made.rounds[0].trained
 
 
 def test_a_plain_training_message_is_what_flowers_fedavg_sends() -> None:
@@ -553,6 +566,25 @@ def test_a_checkpoint_of_another_run_is_not_continued(tmp_path: Path) -> None:
 
 
 # Settings
+
+
+SIBLINGS: dict[str, Callable[[], LabelAware]] = {
+    "fedpals": lambda: FedPALS(TARGET),
+    "fedavg": FedAvg,
+    "fedsgd": FedSGD,
+    "fedprox": lambda: FedProx(proximal_weight=0.3),
+    "scaffold": lambda: SCAFFOLD(server_step=0.5),
+    "fedrs": lambda: FedRS(absent_factor=0.1),
+    "logit_adjusted": lambda: LogitAdjusted(adjustment=0.5),
+    "afl": lambda: AFL(mixture_step=0.2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"oracle"}))
+def test_every_method_has_a_sibling_of_its_name(name: str) -> None:
+    sibling = SIBLINGS[name]().method
+    options = {**vars(sibling.rule), **{k: v for k, v in vars(sibling.weighting).items() if v is not None}}
+    assert sibling == method(name, options)
 
 
 @pytest.mark.parametrize(

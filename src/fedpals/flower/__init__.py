@@ -15,7 +15,7 @@ except ImportError:
 
 from fedpals.flower.client import Trainee, add_labelcounts, client_app
 from fedpals.flower.label_aware import LabelAware, TooFewNodesError
-from fedpals.flower.named import AFL, SCAFFOLD, FedAvg, FedPALS, FedProx, FedRS, FedSGD, strategy
+from fedpals.flower.named import AFL, SCAFFOLD, FedAvg, FedPALS, FedProx, FedRS, FedSGD, LogitAdjusted, strategy
 
 __all__ = [
     "AFL",
@@ -26,6 +26,7 @@ __all__ = [
     "FedRS",
     "FedSGD",
     "LabelAware",
+    "LogitAdjusted",
     "TooFewNodesError",
     "Trainee",
     "add_labelcounts",

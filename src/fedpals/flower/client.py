@@ -75,15 +75,14 @@ def client_app(load: Callable[[Context], Trainee]) -> ClientApp:
         trainee, content = load(context), message.content
         rule, server, client = messages.read_job(content)
         start = trainee.load(_arrays(content))
-        counts = trainee.counts
-        marginal = torch.tensor(counts, device=trainee.y.device) / len(trainee.y)
+        marginal = torch.bincount(trainee.y, minlength=trainee.labels) / len(trainee.y)
         rng = generator(trainee.seed, "batches", messages.read_round(content), trainee.number)
         update = local_update(
             trainee.model, start, trainee.x, trainee.y, marginal, rule, trainee.plan, rng, server=server, client=client
         )
         metrics = {"train_loss": update.loss, "num-examples": len(trainee.y)}
         arrays = ArrayRecord(dict(trainee.model.network.state_dict()))
-        return Message(messages.answer(arrays, metrics, rule, update.state, counts), reply_to=message)
+        return Message(messages.answer(arrays, metrics, rule, update.state, trainee.counts), reply_to=message)
 
     @app.query(messages.LOSS.removeprefix("query."))
     def loss(message: Message, context: Context) -> Message:

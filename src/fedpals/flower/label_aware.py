@@ -75,6 +75,7 @@ class LabelAware(strategy.FedAvg):
         **flower: Any,
     ) -> None:
         super().__init__(min_train_nodes=min_train_nodes, **flower)
+        self._averages_metrics = flower.get("train_metrics_aggr_fn") is not None
         if target is None and isinstance(method.weighting, Pals):
             raise InputError(f"{method.title} needs target, the K label probabilities of the place to train for")
         if method.oracle:
@@ -295,19 +296,19 @@ class LabelAware(strategy.FedAvg):
     def _jobs(self, session: Session, rows: Iterable[int]) -> list[Message]:
         """Return the training messages of clients; they share all records but the rule's vector of the client."""
         rule, state = self.method.rule, session.state
-        shared: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {
-            self.arrayrecord_key: session.arrays,
-            self.configrecord_key: session.config,
-            **messages.job(rule, state.server, None),
-        }
-        return [
-            self._message(
-                RecordDict({**shared, **messages.job(rule, None, state.clients.get(row))}),
-                MessageType.TRAIN,
-                session.node(row),
-            )
-            for row in rows
-        ]
+        shared = RecordDict(
+            {
+                self.arrayrecord_key: session.arrays,
+                self.configrecord_key: session.config,
+                **messages.job(rule, state.server, None),
+            }
+        )
+        sent = []
+        for row in rows:
+            vector = state.clients.get(row)
+            record = shared if vector is None else RecordDict({**shared, **messages.job(rule, None, vector)})
+            sent.append(self._message(record, MessageType.TRAIN, session.node(row)))
+        return sent
 
     @staticmethod
     def _message(record: RecordDict, kind: str, node: int) -> Message:
@@ -347,17 +348,17 @@ class LabelAware(strategy.FedAvg):
             ", ".join(f"{session.name(row)} {weights[row]:.4f}" for row in used[:_SHOWN]),
             more,
         )
-        told = {row: messages.metrics_of(contents[row]) for row in sorted(used)}
-        common = set.intersection(*(set(metrics) for metrics in told.values()))
-        records = [
-            RecordDict(
-                {"metrics": MetricRecord({**{key: metrics[key] for key in common}, self.weighted_by_key: weights[row]})}
-            )
-            for row, metrics in told.items()
-        ]
-        averaged = self.train_metrics_aggr_fn(records, self.weighted_by_key)
+        averaged = self._average([contents[row] for row in sorted(used)], [weights[row] for row in sorted(used)])
         ours = {"distance": distance, "ess": ess, "trained": done.trained, "refused": len(done.refused)}
         return MetricRecord({**averaged, **ours})
+
+    def _average(self, contents: list[RecordDict], alpha: list[float]) -> Mapping[str, Any]:
+        """Return the clients' training metrics, weighed as their arrays unless the user averages them himself."""
+        if self._averages_metrics:
+            return self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        told = [messages.metrics_of(content) for content in contents]
+        common = set.intersection(*map(set, told)) - {self.weighted_by_key}
+        return {key: sum(a * metrics[key] for a, metrics in zip(alpha, told, strict=True)) for key in sorted(common)}
 
     def _remedy(self, session: Session) -> str:
         within = "" if session.timeout is None else f" of {session.timeout:g} s"

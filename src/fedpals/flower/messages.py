@@ -81,21 +81,25 @@ def answer(
 
 def read_update(content: RecordDict, layout: Layout, rule: ClientRule) -> Update:
     """Return the update in a reply, or raise `Refused`."""
-    arrays = own(content.array_records)
+    # Every look at `content.array_records` makes a new dictionary of them, so all records are sorted in one pass.
+    arrays = [record for key, record in own(content).items() if isinstance(record, ArrayRecord)]
     if len(arrays) != 1:
         raise Refused(f"{len(arrays)} ArrayRecords instead of one")
-    if rule != ClientRule() and content.config_records.get(_RULE, ConfigRecord()).get("name") != rule.name:
-        raise Refused(f"it does not say that it trained with the client rule {rule.name!r}")
-    state = unpack(content.array_records[_CLIENT]) if _CLIENT in content.array_records else None
-    loss = metrics_of(content).get("train_loss", math.nan)
-    return Update(layout.vector(next(iter(arrays.values()))), float(loss), 0, state)
+    if rule != ClientRule():
+        told = content.get(_RULE)
+        if not isinstance(told, ConfigRecord) or told.get("name") != rule.name:
+            raise Refused(f"it does not say that it trained with the client rule {rule.name!r}")
+    kept = content.get(_CLIENT)
+    state = unpack(kept) if isinstance(kept, ArrayRecord) else None
+    return Update(layout.vector(arrays[0]), metrics_of(content).get("train_loss", math.nan), 0, state)
 
 
 def metrics_of(content: RecordDict) -> dict[str, float]:
     """Return the numbers of a reply's own metrics."""
     return {
-        key: value
-        for record in own(content.metric_records).values()
+        key: float(value)
+        for record in own(content).values()
+        if isinstance(record, MetricRecord)
         for key, value in record.items()
         if isinstance(value, int | float)
     }
@@ -111,16 +115,17 @@ def labelcounts(counts: Sequence[int], number: int | None) -> RecordDict:
 
 def read_labelcounts(content: RecordDict) -> tuple[list[float], int | None]:
     """Return counts and number of a client, or raise `Refused`."""
-    record = content.metric_records.get(_COUNTS, MetricRecord())
-    counts, number = record.get("counts"), record.get("client")
-    if not isinstance(counts, list):
+    record = content.get(_COUNTS)
+    counts = record.get("counts") if isinstance(record, MetricRecord) else None
+    if not isinstance(record, MetricRecord) or not isinstance(counts, list):
         raise Refused("it tells no label counts; add fedpals.flower.add_labelcounts to its app")
+    number = record.get("client")
     return [float(count) for count in counts], number if isinstance(number, int) else None
 
 
 def repeats_labelcounts(content: RecordDict) -> bool:
     """Return whether a training reply repeats the client's counts."""
-    return _COUNTS in content.metric_records
+    return _COUNTS in content
 
 
 def loss(value: float) -> RecordDict:
@@ -130,7 +135,7 @@ def loss(value: float) -> RecordDict:
 
 def read_loss(content: RecordDict) -> float:
     """Return the loss in a reply to `LOSS`; NaN where there is none."""
-    return float(metrics_of(content).get("loss", math.nan))
+    return metrics_of(content).get("loss", math.nan)
 
 
 def _counts(counts: Sequence[int]) -> MetricRecord:

@@ -64,6 +64,21 @@ class FedRS(LabelAware):
         super().__init__(method("fedrs", {"absent_factor": absent_factor}), target, **settings)
 
 
+class LogitAdjusted(LabelAware):
+    """Clients take the share ``adjustment`` of their own marginal out of what the model learns."""
+
+    def __init__(
+        self,
+        target: npt.ArrayLike | None = None,
+        *,
+        adjustment: float = 1.0,
+        label_floor: float = 0.01,
+        **settings: Any,
+    ) -> None:
+        options = {"adjustment": adjustment, "label_floor": label_floor}
+        super().__init__(method("logit_adjusted", options), target, **settings)
+
+
 class AFL(LabelAware):
     """The mixture of clients that is worst for the model gets the weight."""
 
