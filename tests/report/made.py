@@ -89,7 +89,7 @@ def summary(row: str, method: str, seed: int, accuracy: float, **changes: Any) -
 
 def _selected(accuracy: float) -> dict[str, Any]:
     test = {"accuracy": accuracy, "macro_f1": accuracy / 2, "per_label": [accuracy, None, accuracy / 2]}
-    return {"round": 2, "validation_accuracy": accuracy, "test": test}
+    return {"round": 2, "score": accuracy, "test": test}
 
 
 def _curves(accuracy: float) -> dict[str, list[float]]:

@@ -85,6 +85,15 @@ def test_a_logarithmic_axis_and_rows_without_a_place_on_it() -> None:
     assert [label.get_text() for label in ax.get_xticklabels()] == ["C = 3", "C = 6"]
 
 
+@pytest.mark.parametrize(("first", "named"), [(3.0, True), (5.9, False)])
+def test_places_that_would_overlap_are_not_named_one_by_one(first: float, named: bool) -> None:
+    rows = [{"name": "C = 3", "x": first}, {"name": "C = 6", "x": 6}, {"name": "C = 9", "x": 9}]
+    runs = [*made.summaries(), made.summary("C = 9", "FedAvg", 0, 0.5)]
+    (exhibit,) = exhibits(made.study(runs, show=["curve"], row=rows))
+    ticks = [label.get_text() for label in exhibit.figure().axes[0].get_xticklabels()]
+    assert (ticks == [f"{first:g}", "6", "9"]) == named
+
+
 def test_distance_is_over_seeds_and_never_oracles() -> None:
     exhibit = only("distance")
     row = [cell.value for cell in exhibit.sheet.rows[0]]

@@ -128,7 +128,8 @@ def draw_simplex(ax: Axes, solutions: Sequence[Weights]) -> None:
     present = counts.sizes > 0
     points = S[present] @ CORNERS
     outline = hull(points)
-    ax.fill(*outline.T, facecolor=BLUE, alpha=0.12, edgecolor=BLUE, linewidth=1)
+    ax.fill(*outline.T, color=BLUE, alpha=0.12, linewidth=0)
+    ax.plot(*np.vstack([outline, outline[:1]]).T, color=BLUE, alpha=0.5, linewidth=1, zorder=1)
     area = 20 + 160 * counts.sizes[present] / counts.sizes.max()
     ax.scatter(points[:, 0], points[:, 1], s=area, color=BLUE, alpha=0.75, label="clients", zorder=2)
 

@@ -32,6 +32,8 @@ _ESS = (0.25, 0.5, 0.75)
 """Of the weights figure, where the methods name none: the paper's."""
 _MOST_LABELS = 40
 """Of more labels the target's most frequent ones are drawn."""
+_NEAREST = 0.06
+"""Of an axis' length: places nearer to each other cannot both be named."""
 _PLAIN = Look(0, BLUE, "-", "o")
 
 
@@ -133,20 +135,22 @@ def curve(study: Study) -> list[Exhibit]:
     rows, places, names = _axis(study)
     metric = METRICS[study.experiment.metric]
     panels, lines = [], []
+    drawn: dict[str, Look] = {}
     for selection, title in SELECTIONS.items():
         series = []
         for method in study.methods:
             found = [(x, s) for x, row in zip(places, rows, strict=True) if (s := study.spread(row, method, selection))]
             if found:
-                series.append(Series.of(study.looks[method.name], [x for x, _ in found], [s for _, s in found]))
+                look = drawn[method.name] = study.looks[method.name]
+                series.append(Series.of(look, [x for x, _ in found], [s for _, s in found]))
         panels.append(Panel(title, partial(_draw_curve, study=study, series=series, ticks=(places, names))))
         for x, row in zip(places, rows, strict=True):
             head: list[Value | Cell] = [row.name, x, title]
             lines.append([*head, *(study.spread(row, method, selection) for method in study.methods)])
-    axis = study.experiment.axis
-    caption = f"Test {metric} against {axis or 'the rows'}; bands are one standard deviation over seeds."
-    sheet = Sheet.of(["row", axis or "x", "evaluation", *(method.name for method in study.methods)], lines)
-    return [Exhibit("curve", f"Test {metric} against {axis}", caption, sheet, panels, _legend(study))] if rows else []
+    title = f"Test {metric} against {study.experiment.axis or 'the rows'}"
+    caption = f"{title}; bands are one standard deviation over seeds."
+    columns = ["row", study.experiment.axis or "x", "evaluation", *(method.name for method in study.methods)]
+    return [Exhibit("curve", title, caption, Sheet.of(columns, lines), panels, drawn)] if rows else []
 
 
 def _draw_curve(ax: Axes, study: Study, series: Sequence[Series], ticks: tuple[list[float], list[str]]) -> None:
@@ -158,9 +162,16 @@ def _draw_curve(ax: Axes, study: Study, series: Sequence[Series], ticks: tuple[l
 def _draw_axis(ax: Axes, study: Study, ticks: tuple[list[float], list[str]]) -> None:
     if study.experiment.logarithmic:
         ax.set_xscale("log")
-    name_places(ax, *ticks)
-    ax.minorticks_off()
+    if _apart(ticks[0], logarithmic=study.experiment.logarithmic):
+        name_places(ax, *ticks)
+        ax.minorticks_off()
     ax.set_xlabel(study.experiment.axis)
+
+
+def _apart(places: Sequence[float], *, logarithmic: bool) -> bool:
+    """Whether places on the axis are far enough from each other to be named all."""
+    at = np.log(places) if logarithmic else np.asarray(places)
+    return bool((np.diff(at) >= _NEAREST * np.ptp(at)).all())
 
 
 def _axis(study: Study) -> tuple[list[Row], list[float], list[str]]:

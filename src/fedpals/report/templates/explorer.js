@@ -12,7 +12,8 @@ const explorers = (() => {
 
   const percent = (value) => `${(100 * value).toFixed(1)} %`;
   const whole = (value) => Math.round(value).toLocaleString("en");
-  const short = (value) => (value < 1e-12 ? "0" : value.toPrecision(3).replace(/\.?0+(e|$)/, "$1"));
+  const short = (value) =>
+    value < 1e-12 ? "0" : value < 1e-3 || value >= 1e6 ? value.toExponential(2) : value.toLocaleString("en", { maximumSignificantDigits: 3 });
   const lambda = (step) => (step.lam === null ? "∞" : step.lam === 0 ? "→ 0" : short(step.lam));
 
   // Round steps of an axis from 0 to `top`, about four of them.
@@ -68,7 +69,9 @@ const explorers = (() => {
   }
 
   function weights(svg, data, step) {
-    const top = 1.05 * Math.max(...data.fedavg, ...data.steps.flatMap((s) => s.alpha));
+    // One scale for all steps, so that bars are seen to move; halved where they would be too small to be seen.
+    let top = 1.05 * Math.max(...data.fedavg, ...data.steps.flatMap((s) => s.alpha));
+    while (top > 2.5 * Math.max(...data.fedavg, ...step.alpha)) top /= 2;
     const count = data.clients.length;
     const axes = frame(svg, { bottom: bottomFor(svg, data.clients), top, xRange: [-0.6, count - 0.4] });
     const width = (0.8 * (axes.right - axes.left)) / count;
