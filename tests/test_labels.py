@@ -130,3 +130,13 @@ def test_a_label_that_no_client_has_becomes_a_column_of_zeros(make: Any) -> None
 def test_a_named_target_needs_named_counts() -> None:
     with pytest.raises(InputError, match="counts has no label names"):
         match(LabelCounts.of(GOOD), {"a": 1.0})
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_equal_proportions_are_equal_marginals_to_the_last_bit(form: Any) -> None:
+    counts = np.array([[1, 2, 0], [49, 98, 0], [0, 0, 49], [0, 0, 0]])
+    held = LabelCounts.of(form(counts))
+    S = held.marginals.toarray() if sparse.issparse(held.marginals) else held.marginals
+    assert S.tolist() == [[1 / 3, 2 / 3, 0], [1 / 3, 2 / 3, 0], [0, 0, 1], [0, 0, 0]]
+    table = held.table.toarray() if sparse.issparse(held.table) else held.table
+    assert table.tolist() == counts.tolist()

@@ -136,6 +136,16 @@ def test_a_label_no_client_has_is_uncovered_and_still_solved() -> None:
     assert weights.counts.labels == ("a", "b", "new")
 
 
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_many_clients_of_which_each_that_a_sketch_would_take_is_empty(form: Any) -> None:
+    counts, target = random_counts(10_000, 3)
+    counts[::9] = 0  # 1,024 rows of 10,000 are every ninth
+    weights = fedpals.solve(form(counts), target, lam=100)
+    held = counts.sum(axis=1) > 0
+    assert not weights.alpha[~held].any()
+    assert weights.alpha[held] == pytest.approx(fedpals.solve(counts[held], target, lam=100).alpha, abs=1e-12)
+
+
 def test_exactly_one_of_lam_and_ess() -> None:
     with pytest.raises(fedpals.InputError, match=r"either lam=… or ess=…"):
         fedpals.solve(COUNTS, TARGET)

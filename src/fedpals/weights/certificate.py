@@ -55,10 +55,11 @@ def certify_primal(problem: Problem, alpha: Vector, mu: float) -> Certificate:
 
     That is y = r/μ, and the c for which α_i = w_i v_i holds on average over α.
     """
-    marginal = problem.mix(alpha)
+    x = problem.per_sample(alpha)
+    marginal = problem.mix_samples(x)
     y = (problem.T - marginal) / mu
     v = problem.scores(y)
-    c = float(alpha @ (problem.per_sample(alpha) - v))
+    c = float(alpha @ (x - v))
     v += c
     return certify(problem, alpha, marginal, mu, y, c, v)
 

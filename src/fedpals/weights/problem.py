@@ -69,7 +69,7 @@ class Problem:
 
     def mix(self, alpha: Vector) -> Vector:
         """Sᵀα: the label marginal that weights imply."""
-        return np.asarray((alpha * self._inverse_n) @ self.C)
+        return self.mix_samples(self.per_sample(alpha))
 
     def mix_samples(self, x: Vector) -> Vector:
         """Sᵀα for α = w·x, given the weight x_i of a sample at each client: no client's size is needed."""
@@ -100,7 +100,9 @@ class Problem:
 
     def per_sample(self, alpha: Vector) -> Vector:
         """α_i/w_i: the weight of a sample at each client, 1 everywhere for FedAvg; 0 without samples."""
-        return alpha * (self.N * self._inverse_n)
+        x = alpha * self._inverse_n
+        x *= self.N
+        return x
 
     def ess(self, alpha: Vector) -> float:
         """Effective sample size 1/Σ(α_i²/n_i) as a fraction of N; exactly 1 for FedAvg's weights."""
@@ -117,7 +119,7 @@ class Problem:
         The largest clients as they are, and every k-th of the others standing for its neighbours.
         """
         is_large = self.w > 2.0 / rows  # fewer than half of the rows, since Σw = 1
-        large, small = np.flatnonzero(is_large), np.flatnonzero(~is_large)
+        large, small = np.flatnonzero(is_large), np.flatnonzero(~is_large & (self.n > 0))
         some = small[:: max(1, small.size // (rows - large.size))]
         standing_for = self.n[small].sum() / max(1.0, self.n[some].sum())
         kept = np.concatenate([large, some])
