@@ -14,6 +14,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 from fedpals import solve
 from fedpals.errors import InputError
@@ -174,6 +175,23 @@ def test_clients_without_weight_are_not_sent_training() -> None:
     made.start(grid, start(), num_rounds=1)
     assert alpha_of(made) == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0})
     assert sorted(grid.kinds("train")) == sorted([grid.node(0), grid.node(1)])
+
+
+def test_at_least_so_many_nodes_train() -> None:
+    made = FedAvg(TARGET, fraction_train=0.1, min_train_nodes=3, **QUIET)
+    made.start(four(), start(), num_rounds=1)
+    assert made.rounds[0].participants.size == 3
+
+
+def test_flowers_differential_privacy_wraps_the_strategy() -> None:
+    floats = ArrayRecord({"weight": Array(np.zeros((2, 3), np.float32))})
+    wrapped = DifferentialPrivacyServerSideFixedClipping(
+        fedpals(), noise_multiplier=0.1, clipping_norm=0.5, num_sampled_clients=4
+    )
+    after = wrapped.start(four(), floats, num_rounds=2).arrays["weight"].numpy()
+    assert after.dtype == np.float32
+    # Every update has norm 0.5 at most; the noise's standard deviation is 0.1 · 0.5 / 4.
+    assert 0 < np.linalg.norm(after) < 2 * 0.5 + 10 * 0.0125 * np.sqrt(6)
 
 
 # A node dies in mid-round
@@ -551,8 +569,11 @@ def test_a_stopped_server_continues_with_the_same_bits(method: str, same_nodes: 
     assert seen == [3, 4, 5]
     assert set(result.train_metrics_clientapp) == {4, 5}
     assert torch.equal(flat(result.arrays, worker), unbroken.vector)
-    again = made().start(grid, initial(worker), num_rounds=5)
+    finished = made()
+    again = finished.start(grid, initial(worker), num_rounds=5)
     assert torch.equal(flat(again.arrays, worker), unbroken.vector)
+    assert not finished.rounds
+    assert np.isfinite(finished.prior_shift[worker.federation.target > 0]).all()
 
 
 def test_a_checkpoint_of_another_run_is_not_continued(tmp_path: Path) -> None:
@@ -594,6 +615,7 @@ def test_every_method_has_a_sibling_of_its_name(name: str) -> None:
         (lambda: FedPALS([0.5, 0.6]), "target sums to 1.1"),
         (lambda: strategy("oracle", TARGET), "oracle redraws the clients"),
         (lambda: strategy("fedavg", TARGET, ess=0.5), "ess is no option of the method 'fedavg'"),
+        (lambda: FedAvg().prior_shift, "known after the first round"),
         (lambda: FedAvg(max_samples=0), "max_samples is 0"),
         (lambda: FedAvg(fraction_train=0.0), "fraction_train is 0.0"),
         (lambda: FedAvg().start(four(), ArrayRecord({"n": Array(np.array(1))})), "no floating-point array"),

@@ -96,9 +96,9 @@ class LabelAware(strategy.FedAvg):
     @property
     def prior_shift(self) -> Vector:
         """log T − log p_α, (K,), to be added to the logits in the target domain."""
-        assert self._session is not None
-        assert self._session.server is not None, "after the first round"
-        return self._session.server.prior_shift
+        if self._session is None or not self._session.state.mixes:
+            raise InputError("prior_shift is known after the first round")
+        return self._session.admit(self._build).prior_shift
 
     def summary(self) -> None:
         """Log what the strategy does."""
