@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,14 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedpals import checkpoint, solve
 from fedpals.data import Dataset, Federation
+from fedpals.errors import InputError
+from fedpals.privacy import noisy_counts, repair
 from fedpals.record import Record
 from fedpals.run import Run
 from fedpals.server import DivergedError
+from fedpals.shift import Tally, pooled, target_accuracy
 from fedpals.simulator import Simulation, State, simulate
 from fedpals.training import Update
 from fedpals.worker import Job, ProcessPool, SerialPool, Worker
@@ -251,8 +255,6 @@ def test_early_stopping_and_selection_use_validation_only(tmp_path: Path) -> Non
 
 
 def test_the_saved_models_are_the_selected_ones(tmp_path: Path) -> None:
-    from fedpals import checkpoint
-
     run = Run(**SMALL, method="fedavg")
     record = simulate(run, tmp_path)
     worker = Worker(run)
@@ -266,6 +268,133 @@ def test_the_saved_models_are_the_selected_ones(tmp_path: Path) -> None:
         told = record.result()["selected"][name]
         assert float((predicted == y).double().mean()) == pytest.approx(told["test"]["accuracy"])
         assert facts["round"] == told["round"]
+
+
+HELD_OUT = Run(**{**SMALL, "rounds": 6, "batch_size": 8}, method="fedpals", ess=0.5, held_out=0.25)
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return simulate(HELD_OUT, tmp_path_factory.mktemp("held out"))
+
+
+def test_every_correction_is_selected_by_every_rule(held_out: Record) -> None:
+    lines, selected = held_out.metrics(), held_out.result()["selected"]
+    scores: dict[str, Callable[[Any], float]] = {
+        "": lambda told: told["validation"]["accuracy"],
+        "/estimate": lambda told: told["clients"]["target_accuracy"],
+        "/pooled": lambda told: told["clients"]["accuracy"],
+    }
+    corrections = ("raw", "prior", "calibrated")
+    assert set(selected) == {correction + rule for correction in corrections for rule in scores}
+    for correction in corrections:
+        for rule, score in scores.items():
+            found = [score(line[correction]) for line in lines]
+            chosen = selected[correction + rule]
+            assert (chosen["round"], chosen["score"]) == (found.index(max(found)) + 1, max(found))
+            assert chosen["test"] == lines[chosen["round"] - 1][correction]["test"]
+
+
+def test_clients_estimate_target_accuracy_from_samples_that_took_no_part_in_training(held_out: Record) -> None:
+    federation = Worker(HELD_OUT).federation
+    whole = HELD_OUT.data_task.federation(HELD_OUT.seed)
+    y = federation.dataset.y
+    for rest, kept, all_of_it in zip(federation.clients, federation.held_out, whole.clients, strict=True):
+        assert sorted([*rest, *kept]) == sorted(all_of_it)
+        assert (np.bincount(y[kept], minlength=10) == np.bincount(y[all_of_it], minlength=10) // 4).all()
+    assert held_out.read_json("weights.json")["counts"] == federation.table.tolist()
+    chosen = held_out.result()["selected"]["raw/estimate"]
+    told = pooled(held_out.tallies())
+    assert target_accuracy(told, federation.target).value == chosen["score"]
+    estimate = target_accuracy(told, federation.target)
+    line = held_out.metrics()[chosen["round"] - 1]["raw"]["clients"]
+    assert line["standard_error"] == pytest.approx(estimate.standard_error)
+    assert line["accuracy"] == told.correct.sum() / told.samples.sum()
+
+
+def test_the_models_that_are_saved_are_those_that_the_estimate_selected(held_out: Record) -> None:
+    worker = Worker(HELD_OUT)
+    federation = worker.federation
+    everything = {
+        "test": worker.samples(federation.test),
+        "clients": worker.samples(np.concatenate(federation.held_out)),
+    }
+    for correction in ("raw", "prior", "calibrated"):
+        told = held_out.result()["selected"][f"{correction}/estimate"]
+        name = "model" if correction == "raw" else f"model-{correction}"
+        tensors, facts = checkpoint.load(held_out.path / f"{name}.safetensors")
+        shift = tensors.pop("prior_shift", torch.zeros(10))
+        temperature = tensors.pop("temperature", torch.ones(()))
+        worker.model.network.load_state_dict(tensors)
+        outputs = {
+            part: (worker.model.logits(x).double() / temperature + shift).numpy() for part, (x, _) in everything.items()
+        }
+        accuracy = (outputs["test"].argmax(axis=1) == everything["test"][1].numpy()).mean()
+        assert accuracy == pytest.approx(told["test"]["accuracy"])
+        tally = Tally.of(everything["clients"][1].numpy(), outputs["clients"])
+        assert target_accuracy(tally, federation.target).value == pytest.approx(told["score"])
+        assert facts["round"] == told["round"]
+
+
+@pytest.mark.parametrize("how", ["two workers", "stopped"])
+def test_the_same_bits_with_samples_held_out(how: str, held_out: Record, tmp_path: Path) -> None:
+    if how == "two workers":
+        with ProcessPool(HELD_OUT, 2) as pool:
+            again = simulate(HELD_OUT, tmp_path, make_pool=lambda _: pool)
+    else:
+        rounds = iter(range(100))
+        assert simulate(HELD_OUT, tmp_path, stop=lambda: next(rounds) == 2).unfinished
+        again = simulate(HELD_OUT, tmp_path)
+    assert again.result() == held_out.result()
+    assert [t.to_json() for t in again.tallies()] == [t.to_json() for t in held_out.tallies()]
+    for name in ("model", "model-prior", "model-calibrated"):
+        ours, theirs = (checkpoint.load(r.path / f"{name}.safetensors")[0] for r in (held_out, again))
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours.keys() | theirs.keys())
+
+
+def test_a_share_that_holds_nothing_out_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"held_out is 0\.001: no client .* give a larger share"):
+        simulate(Run(**SMALL, method="fedavg", held_out=0.001), tmp_path)
+
+
+def test_private_counts_are_all_that_the_server_knows_of_the_clients(tmp_path: Path) -> None:
+    exact, private = (
+        simulate(Run(**SMALL, method="fedpals", ess=0.5, count_epsilon=epsilon), tmp_path) for epsilon in (None, 0.1)
+    )
+    run, known = private.run, private.read_json("weights.json")
+    federation = Worker(run).federation
+    assert known["exact_counts"] == exact.read_json("weights.json")["counts"] == federation.table.tolist()
+    repaired = repair(noisy_counts(federation.counts, 0.1, run.seed))
+    assert known["counts"] == np.asarray(repaired.table).tolist() != known["exact_counts"]
+    told = private.weights()[0]
+    alpha = np.zeros(len(federation.clients))
+    alpha[told["participants"]] = told["alpha"]  # noise may hide a client, whose size is then 0
+    assert alpha == pytest.approx(solve(repaired, federation.target, ess=0.5).alpha)
+    assert not np.allclose(alpha, exact.weights()[0]["alpha"], atol=1e-3)
+    off = known["spread"]
+    assert all(low - 1e-9 <= high for low, high in zip(off["lower"], off["upper"], strict=True))
+    assert 0 < off["moved"] < 1
+    assert "exact_counts" not in exact.read_json("weights.json")
+
+
+def test_an_empty_client_is_not_trained_whatever_its_noisy_counts_say() -> None:
+    worker = Worker(Run(**SMALL, method="fedavg", count_epsilon=1.0))
+    federation = worker.federation
+    worker.federation = replace(federation, clients=(np.empty(0, dtype=np.int64), *federation.clients[1:]))
+    simulation = Simulation(worker, SerialPool(worker))
+    counts = simulation.server.counts
+    simulation.server.counts = replace(
+        counts, table=np.maximum(np.asarray(counts.table), 1.0), sizes=np.maximum(counts.sizes, 10.0)
+    )
+    assert 0 not in simulation.advance()["weights"]["participants"]
+
+
+def test_counts_with_hardly_any_noise_change_next_to_nothing(tmp_path: Path) -> None:
+    exact, private = (
+        simulate(Run(**SMALL, method="fedpals", ess=0.5, count_epsilon=epsilon), tmp_path) for epsilon in (None, 100.0)
+    )
+    assert private.read_json("weights.json")["counts"] == exact.read_json("weights.json")["counts"]
+    assert torch.equal(final_vector(private), final_vector(exact))
 
 
 def test_the_synthetic_experiment(tmp_path: Path) -> None:

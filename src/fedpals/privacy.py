@@ -227,9 +227,9 @@ def _geometric(size: int, rng: np.random.Generator) -> Counts:
 
 
 def _whole(counts: LabelCounts) -> Counts:
-    """M×K counts from marginals and sizes."""
-    marginals = counts.marginals.toarray() if sparse.issparse(counts.marginals) else counts.marginals
-    return np.rint(marginals * counts.sizes[:, None]).astype(np.int64)
+    """M×K counts as whole numbers."""
+    table = counts.table.toarray() if sparse.issparse(counts.table) else counts.table
+    return np.asarray(table, dtype=np.int64)
 
 
 def _closest(rows: Vector, sums: npt.NDArray[np.int64]) -> Vector:

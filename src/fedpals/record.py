@@ -5,18 +5,23 @@ metrics.jsonl      a line per round
 weights.json       what the server knew (label counts, target) and its weights, whenever they changed
 result.json        the selected rounds and their test metrics; its presence means the run is finished
 model.safetensors  the selected parameters
+tallies.json       what every client told about those parameters, where clients hold samples out
 checkpoint/        the state after the last round
 """
 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fedpals.atomic import replacing
+from fedpals.data.validation import validated
+from fedpals.errors import InputError
 from fedpals.run import Run
+from fedpals.shift import Tally
 
 
 class Record:
@@ -25,6 +30,24 @@ class Record:
     def __init__(self, run: Run, runs: Path) -> None:
         self.run = run
         self.path = runs / run.folder
+
+    @classmethod
+    def at(cls, folder: Path) -> Self:
+        """Return the record of the finished run in a folder, wherever it was moved to."""
+        config = folder / "config.toml"
+        if not config.is_file():
+            raise InputError(
+                f"{folder}: no run there (config.toml); give the folder of a run, runs/<task>/<method>/<seed>-<digest>"
+            )
+        try:
+            run = validated(Run, tomllib.loads(config.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InputError) as error:
+            raise InputError(f"{config}: not the configuration of a run ({error})") from None
+        record = cls(run, folder)
+        record.path = folder
+        if not record.finished:
+            raise InputError(f"{folder}: the run is not finished; the command that started it continues it")
+        return record
 
     @property
     def checkpoint(self) -> Path:
@@ -77,6 +100,19 @@ class Record:
     def result(self) -> dict[str, Any]:
         """Return the result of a finished run."""
         return self.read_json("result.json")
+
+    def tallies(self) -> list[Tally]:
+        """Return what every client told about the saved model on samples that it held out."""
+        path = self.path / "tallies.json"
+        if not path.is_file():
+            raise InputError(
+                f"{self.path}: the clients of this run held nothing out to tell about the model; run it with "
+                "--held-out 0.1"
+            )
+        try:
+            return [Tally.from_json(tally) for tally in json.loads(path.read_text(encoding="utf-8"))]
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: not the tallies of a run ({error}); delete the folder and run again") from None
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the folder."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fedpals.data import Task
+from fedpals.data import Federation, Task
 from fedpals.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Run(Task):
     """Fraction of clients that take part in each round."""
     target_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """δ of the noise on what the server takes for T; it knows T exactly unless given."""
+    count_epsilon: float | None = Field(default=None, gt=0, le=100)
+    """ε of the noise that clients add to their label counts; the server knows the counts exactly unless given."""
     held_out: float | None = Field(default=None, gt=0, lt=1)
     """Share of its samples that every client keeps out of training, to estimate the target risk with."""
     patience: int | None = Field(default=None, ge=1)
@@ -98,6 +100,11 @@ class Run(Task):
 
         options = {key: getattr(self, key) for key in option_names()}
         return method(self.method, {key: value for key, value in options.items() if value is not None})
+
+    def build_federation(self, folder: Path | None = None) -> Federation:
+        """Return the federation that the run trains on; ``folder`` is where official files are looked for first."""
+        federation = self.data_task.federation(self.seed, oracle=self.build_method().oracle, folder=folder)
+        return federation if self.held_out is None else federation.holding_out(self.held_out, self.seed)
 
     @property
     def data_task(self) -> Task:

@@ -173,7 +173,7 @@ class Server:
         state.round, state.vector, state.server, state.weighting = number, vector, server, weighting
         state.clients |= clients
         state.mixes.append(np.asarray(alpha @ self.counts.subset(participants).marginals))
-        del state.mixes[: -max(1, round(1 / self.participation))]
+        del state.mixes[: -turns(self.participation)]
         loss = float(sum(a * updates[i].loss for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0))
         return Round(number, participants, alpha, len(trained), loss, refused)
 
@@ -237,6 +237,11 @@ class Server:
             return self.state.weighting
         rows = np.array(list(known), dtype=np.int64)
         return self.method.weighting.learn(self.state.weighting, rows, np.array(list(known.values())))
+
+
+def turns(participation: float) -> int:
+    """Return in how many rounds all clients have their turn."""
+    return max(1, round(1 / participation))
 
 
 def unusable(update: Update, like: Tensor, rule_vector: Tensor | None = None) -> str | None:

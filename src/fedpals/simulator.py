@@ -6,6 +6,7 @@ workers, and after an interruption.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,9 +18,11 @@ import torch
 from torch import Tensor
 
 from fedpals import checkpoint, server
-from fedpals.data import Indices
+from fedpals.data import Federation, Indices
+from fedpals.errors import InputError
 from fedpals.evaluation import Metrics, metrics
-from fedpals.labels import Vector
+from fedpals.labels import LabelCounts, Vector
+from fedpals.privacy import noisy_counts, repair, spread
 from fedpals.record import Record
 from fedpals.rng import generator
 from fedpals.run import Run
@@ -90,22 +93,24 @@ class Simulation:
         self.worker, self.pool = worker, pool
         self.run, self.method, self.federation = worker.run, worker.method, worker.federation
         self.state = state or State(0, worker.model.vector.clone())
-        target = self.federation.target
-        if self.run.target_noise is not None:
-            target = perturb(target, self.run.target_noise, generator(self.run.seed, "target noise"))
         self.server = Server(
             self.method,
-            self.federation.counts,
-            target,
+            *known(self.run, self.federation),
             self.state,
             participation=self.run.participation,
             seed=self.run.seed,
         )
+        self._able = np.flatnonzero(self.federation.counts.sizes)
         evaluated = {"validation": self.federation.validation, "test": self.federation.test}
         self.saved_by = "validation"
         """The rule that selects the saved models: without a target sample where clients hold samples out."""
         if self.federation.held_out:
             evaluated["clients"] = np.concatenate(self.federation.held_out)
+            if not evaluated["clients"].size:
+                raise InputError(
+                    f"held_out is {self.run.held_out:g}: no client has so many samples of a label that one of them is "
+                    "held out; give a larger share"
+                )
             self.saved_by = "estimate"
         self._samples = {
             part: (worker.samples(indices)[0], self.federation.dataset.y[indices])
@@ -125,7 +130,7 @@ class Simulation:
         started = time.perf_counter()
         number = self.state.round + 1
         try:
-            done = self.server.advance(self.server.participants(number), self._train, self._losses)
+            done = self.server.advance(self.server.participants(number, self._able), self._train, self._losses)
         except DivergedError as error:
             raise DivergedError(
                 f"{error}; try a smaller learning_rate than {self.run.learning_rate:g}. "
@@ -173,7 +178,7 @@ class Simulation:
                 lines[name]["clients"] = {
                     "accuracy": scores["pooled"],
                     "target_accuracy": estimate.value,
-                    "standard_error": estimate.standard_error,
+                    "standard_error": estimate.standard_error if math.isfinite(estimate.standard_error) else None,
                 }
             for rule, score in scores.items():
                 self._select(name if rule == "validation" else f"{name}/{rule}", rule, score, told["test"], correction)
@@ -195,6 +200,16 @@ class Simulation:
 
     def _metrics(self, part: str, logits: Vector) -> Metrics:
         return metrics(self.labels(part), logits.argmax(axis=1), len(self.federation.dataset.labels))
+
+
+def known(run: Run, federation: Federation) -> tuple[LabelCounts, Vector]:
+    """Return what the server takes for the clients' label counts and for T: with noise where the run says so."""
+    counts, target = federation.counts, federation.target
+    if run.count_epsilon is not None:
+        counts = repair(noisy_counts(counts, run.count_epsilon, run.seed), like=counts)
+    if run.target_noise is not None:
+        target = perturb(target, run.target_noise, generator(run.seed, "target noise"))
+    return counts, target
 
 
 def simulate(
@@ -239,12 +254,7 @@ def simulate(
 def _finish(record: Record, simulation: Simulation) -> None:
     """Write weights, selected models and the result; the result comes last and marks the run finished."""
     state, federation = simulation.state, simulation.federation
-    known = {
-        "labels": federation.dataset.labels,
-        "counts": federation.table.tolist(),
-        "target": simulation.server.target.tolist(),
-    }
-    record.write_json("weights.json", {**known, "rounds": record.weights()})
+    record.write_json("weights.json", {**_knowledge(simulation), "rounds": record.weights()})
     model = simulation.worker.model
     for name, best in state.selected.items():
         if best.vector is None or best.correction is None:
@@ -276,6 +286,29 @@ def _finish(record: Record, simulation: Simulation) -> None:
             "parameters": model.trained,
         },
     )
+
+
+def _knowledge(simulation: Simulation) -> dict[str, Any]:
+    """Return what the server knew; of noisy label counts also the exact ones, and how far its weights may be off."""
+    run, server, federation = simulation.run, simulation.server, simulation.federation
+    told: dict[str, Any] = {
+        "labels": federation.dataset.labels,
+        "counts": np.asarray(server.counts.table, dtype=np.int64).tolist(),
+        "target": server.target.tolist(),
+    }
+    if run.count_epsilon is None:
+        return told
+    told["exact_counts"] = federation.table.tolist()
+    if run.lam is not None or run.ess is not None:
+        off = spread(server.counts, server.target, run.count_epsilon, run.seed, lam=run.lam, ess=run.ess)
+        told["spread"] = {
+            "lower": off.lower.tolist(),
+            "upper": off.upper.tolist(),
+            "moved": off.moved,
+            "distance": off.distance,
+            "worst_distance": off.worst_distance,
+        }
+    return told
 
 
 def _tallies(simulation: Simulation, vector: Tensor) -> list[Tally]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedpals.data import Federation, ImageFiles, Indices
+from fedpals.data import Dataset, Federation, ImageFiles, Indices
 from fedpals.data.files import search_path
 from fedpals.models import build, features, prepare
 from fedpals.rng import generator
@@ -37,6 +37,27 @@ class Job:
     state: Tensor | None = None
 
 
+def as_read(run: Run, dataset: Dataset, data_folder: Path | None = None) -> Dataset:
+    """Return a data set as the run's model reads it: where it has a backbone, features take the place of images."""
+    if run.backbone is None:
+        return dataset
+    cache = search_path(data_folder)[0] / "features"
+    return features(dataset, run.backbone, size=run.image_size or _IMAGE_SIZE, folder=cache)
+
+
+def network(run: Run, dataset: Dataset) -> nn.Module:
+    """Return the run's network for a data set `as_read`, with its initial values."""
+    x, size = dataset.x, run.image_size or _IMAGE_SIZE
+    shape = (3, size, size) if isinstance(x, ImageFiles) else x.shape[1:]
+    return build(run.model or "cnn", shape=shape, classes=len(dataset.labels), seed=run.seed)
+
+
+def inputs(run: Run, dataset: Dataset, indices: Indices) -> Tensor:
+    """Return prepared samples of a data set `as_read`."""
+    x = dataset.x
+    return prepare(x.take(indices, run.image_size or _IMAGE_SIZE) if isinstance(x, ImageFiles) else x[indices])
+
+
 class Worker:
     """Trains and evaluates the clients of one run in one process, with one network."""
 
@@ -44,19 +65,10 @@ class Worker:
         torch.set_num_threads(1)  # More threads for one small network cost more than they bring.
         self.run, self.device = run, device
         self.method = run.build_method()
-        federation = run.data_task.federation(run.seed, oracle=self.method.oracle, folder=data_folder)
-        if run.held_out is not None:
-            federation = federation.holding_out(run.held_out, run.seed)
-        self.image_size = run.image_size or _IMAGE_SIZE
-        if run.backbone is not None:
-            cache = search_path(data_folder)[0] / "features"
-            dataset = features(federation.dataset, run.backbone, size=self.image_size, folder=cache)
-            federation = replace(federation, dataset=dataset)
-        self.federation: Federation = federation
-        x = federation.dataset.x
-        shape = (3, self.image_size, self.image_size) if isinstance(x, ImageFiles) else x.shape[1:]
-        network = build(run.model or "cnn", shape=shape, classes=len(federation.dataset.labels), seed=run.seed)
-        self.model = FlatModel(network, device)
+        federation = run.build_federation(data_folder)
+        dataset = as_read(run, federation.dataset, data_folder)
+        self.federation: Federation = replace(federation, dataset=dataset)
+        self.model = FlatModel(network(run, dataset), device)
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         # With other clients in every round, what is kept would grow from round to round.
         self._room = _ROOM if run.participation >= 1.0 else 0
@@ -64,10 +76,9 @@ class Worker:
 
     def samples(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return prepared inputs and labels."""
-        x = self.federation.dataset.x
-        raw = x.take(indices, self.image_size) if isinstance(x, ImageFiles) else x[indices]
-        labels = torch.from_numpy(self.federation.dataset.y[indices])
-        return prepare(raw).to(self.device), labels.to(self.device)
+        dataset = self.federation.dataset
+        labels = torch.from_numpy(dataset.y[indices])
+        return inputs(self.run, dataset, indices).to(self.device), labels.to(self.device)
 
     def client(self, number: int) -> tuple[Tensor, Tensor]:
         """Return a client's samples; kept prepared from round to round while there is room."""

@@ -10,10 +10,13 @@ from rich.markup import escape
 
 import fedpals
 from fedpals.cli import data, flower
+from fedpals.cli.check import check
 from fedpals.cli.demo import demo
+from fedpals.cli.estimate_target import estimate_target
 from fedpals.cli.report import report
 from fedpals.cli.reproduce import reproduce
 from fedpals.cli.run import run, with_options
+from fedpals.cli.tune import tune
 from fedpals.cli.weights import weights
 from fedpals.errors import FedpalsError
 
@@ -64,6 +67,26 @@ app.command(
         "fedpals run config.toml --out runs",
     )
 )(with_options(run))
+app.command(
+    epilog=examples(
+        "fedpals tune --task fashion-mnist --labels-per-client 3 --workers 2",
+        "fedpals tune --task digits --model logistic --held-out 0.2 --grid 6 --correction raw",
+        "fedpals tune config.toml --method fedprox+fedpals",
+    )
+)(with_options(tune))
+app.command(
+    epilog=examples(
+        "fedpals check runs/digits-C3/fedpals-ess0.5/0-1a2b3c4d",
+        "fedpals check runs/digits-C3/fedpals-ess0.5/0-1a2b3c4d --json > check.json",
+    )
+)(check)
+app.command(
+    epilog=examples(
+        "fedpals estimate-target runs/digits-C3/fedpals-ess0.5/0-1a2b3c4d",
+        "fedpals estimate-target runs/digits-C3/fedpals-ess0.5/0-1a2b3c4d unlabelled.npz -o target.csv",
+        "fedpals estimate-target runs/pacs/fedpals-ess0.5/0-1a2b3c4d photos/ --by em --json > target.json",
+    )
+)(estimate_target)
 app.command(epilog=examples("fedpals demo", "fedpals demo --seeds 5 --workers 4"))(demo)
 app.command(
     epilog=examples(

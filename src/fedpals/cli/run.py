@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 import typer
 from rich.console import Console
@@ -18,6 +18,9 @@ from rich.table import Table
 from fedpals.data.validation import validated
 from fedpals.errors import InputError
 from fedpals.run import Run
+
+if TYPE_CHECKING:
+    from fedpals.experiments import Outcome
 
 _SWEEP_KEYS = ("seeds",)
 
@@ -38,7 +41,7 @@ def run(
 ) -> None:
     """Train methods on a task; ends with a table of mean ± std over seeds."""
     given = {key: value for key, value in flags.items() if value is not None}
-    settings = {**_read(config), **given}
+    settings = {**read_config(config), **given}
     seeds = seeds or settings.pop("seeds", 1)
     settings.pop("seeds", None)
     from fedpals.experiments import Settings  # torch takes a second to load: only where it is used
@@ -86,16 +89,28 @@ def check_device(device: str) -> None:
 
 def compute(runs: Sequence[Run], settings: Any, console: Console) -> Sequence[Any]:
     """Compute runs with a progress display, print the table, and end with code 1 if any run failed."""
-    from fedpals.experiments import sweep
     from fedpals.report.table import summarise
 
-    with Display(runs, console) as display:
-        outcome = sweep(runs, settings, display)
+    outcome = watched(runs, settings, console)
     rows = summarise(outcome.records)
     if rows:
         console.print(results_table(rows))
         console.print("[dim]Test accuracy and macro-F1 in %, mean ± std, at the round selected on validation.")
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
+    insist(outcome, runs, console)
+    return outcome.records
+
+
+def watched(runs: Sequence[Run], settings: Any, console: Console) -> Outcome:
+    """Compute runs with a progress display."""
+    from fedpals.experiments import sweep
+
+    with Display(runs, console) as display:
+        return sweep(runs, settings, display)
+
+
+def insist(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
+    """End the command, saying why, unless all runs are finished."""
     if outcome.failed and len(outcome.failed) == len(runs):
         error = outcome.failed[min(outcome.failed)]
         if isinstance(error, InputError):
@@ -111,7 +126,6 @@ def compute(runs: Sequence[Run], settings: Any, console: Console) -> Sequence[An
         raise typer.Exit(130)
     if outcome.failed:
         raise typer.Exit(1)
-    return outcome.records
 
 
 def results_table(rows: Sequence[Any]) -> Table:
@@ -179,7 +193,8 @@ class Display:
             self._progress.remove_task(bar)
 
 
-def _read(config: Path | None) -> dict[str, Any]:
+def read_config(config: Path | None) -> dict[str, Any]:
+    """Return the keys of a TOML file; none where there is no file."""
     if config is None:
         return {}
     try:

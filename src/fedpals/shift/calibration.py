@@ -6,8 +6,9 @@ s the correction, the calibrated logits z/τ + s + b minimise the target risk th
 
     Σ_y T(y)/n_y Σ_{i: y_i = y} −log softmax(z_i/τ + s + b)_y  +  (‖b‖² + log²τ) / 2n,
 
-where n = Σ_y n_y over the labels of the target. The last term draws τ to 1 and b to 0, as a standard
-normal prior would, so that few samples change little. The problem is convex in (1/τ, b) but for that term.
+where n = Σ_y n_y, and all sums are over the labels of the target that somebody held out, on which T is
+normalised. The last term draws τ to 1 and b to 0, as a standard normal prior would, so that few samples
+change little. The problem is convex in (1/τ, b) but for that term.
 """
 
 from __future__ import annotations

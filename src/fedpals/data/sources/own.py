@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedpals.data.dataset import Dataset, ImageFiles, Indices
+from fedpals.data.dataset import Dataset, ImageFiles, Indices, Samples
 from fedpals.errors import InputError
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
@@ -21,17 +22,7 @@ def read_npz(path: Path) -> Dataset:
     It holds ``x``, (n, C, H, W) uint8 images or (n, d) numbers, and ``y``, (n,) integers from 0; and
     may hold ``labels``, K names, and ``domain``, (n,) integers from 0.
     """
-    try:
-        # numpy takes other formats too, by content; this one refuses them, whatever the file's name.
-        zipfile.ZipFile(path).close()
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in ("x", "y", "labels", "domain") if name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} cannot be read as a .npz file of plain arrays ({error}); write it with numpy.savez(path, x=x, y=y)"
-        ) from error
-    if missing := [name for name in ("x", "y") if name not in arrays]:
-        raise InputError(f"{path} has no array {' and no '.join(missing)}; write it with numpy.savez(path, x=x, y=y)")
+    arrays = _arrays(path, ("x", "y"), ("labels", "domain"))
     x = _samples(path, arrays["x"])
     y = _whole(path, "y", arrays["y"], len(x))
     names = arrays.get("labels", np.arange(y.max() + 1))
@@ -63,6 +54,33 @@ def read_folder(path: Path) -> Dataset:
     y = np.repeat(np.arange(len(folders)), counts)
     labels = tuple(folder.name for folder in folders)
     return Dataset(path.name, ImageFiles(path, tuple(names)), y, labels, {"train": np.arange(len(y))})
+
+
+def read_inputs(path: Path) -> Samples:
+    """Return inputs without labels: ``x`` of a .npz file, as `read_npz` takes it, or all images below a folder."""
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
+        if not found:
+            raise InputError(f"{path} holds no images ({', '.join(sorted(_SUFFIXES))})")
+        return ImageFiles(path, tuple(file.relative_to(path).as_posix() for file in found))
+    x = _samples(path, _arrays(path, ("x",))["x"])
+    if not len(x):
+        raise InputError(f"{path} holds no samples")
+    return x
+
+
+def _arrays(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, npt.NDArray[Any]]:
+    remedy = f"write it with numpy.savez(path, {', '.join(f'{name}={name}' for name in needed)})"
+    try:
+        # numpy takes other formats too, by content; this one refuses them, whatever the file's name.
+        zipfile.ZipFile(path).close()
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in (*needed, *optional) if name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as a .npz file of plain arrays ({error}); {remedy}") from error
+    if missing := [name for name in needed if name not in arrays]:
+        raise InputError(f"{path} has no array {' and no '.join(missing)}; {remedy}")
+    return arrays
 
 
 def _samples(path: Path, x: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:

@@ -1,0 +1,140 @@
+"""`fedpals estimate-target`: the target's labels from inputs that nobody labelled."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedpals.atomic import replacing
+from fedpals.errors import FedpalsError, InputError
+
+if TYPE_CHECKING:
+    from fedpals.shift import TargetEstimate
+
+_SHOWN = 30
+"""Labels in the table, the most frequent ones; --json has all."""
+
+
+class Estimator(StrEnum):
+    """How T is estimated."""
+
+    bbse = "bbse"
+    em = "em"
+
+
+def estimate_target(
+    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="A finished run whose clients held samples out.")],
+    inputs: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[INPUTS]",
+            help="Unlabelled inputs of the target: a .npz file with an array x, or a folder of images. "
+            "Without them: the run's own test inputs, to see how well it works.",
+        ),
+    ] = None,
+    level: Annotated[float, typer.Option(help="Probability with which each interval covers the truth.")] = 0.95,
+    by: Annotated[Estimator, typer.Option(help="Which estimate TARGET.csv gets.")] = Estimator.bbse,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="TARGET.csv", help="Write the target as fedpals weights reads it."),
+    ] = None,
+    data_folder: Annotated[Path | None, typer.Option(help="Where to look for data first.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
+) -> None:
+    """Estimate T where it is unknown, from what a run's model predicts on the target's inputs."""
+    if not 0 < level < 1:
+        raise InputError(f"--level is {level:g}; it must be between 0 and 1, for instance 0.95")
+    from fedpals.experiments import unlabelled  # torch takes a second to load: only where it is used
+    from fedpals.record import Record
+
+    record = Record.at(run)
+    record.tallies()  # without them there is nothing to read predictions against: say so before computing any
+    data = unlabelled.own_inputs(record, data_folder) if inputs is None else unlabelled.inputs_of(inputs, record)
+    logits = unlabelled.predict(record, *data, data_folder)
+    found: dict[Estimator, TargetEstimate] = {}
+    failed: dict[Estimator, FedpalsError] = {}
+    for name, estimate in ((Estimator.bbse, unlabelled.by_bbse), (Estimator.em, unlabelled.by_em)):
+        try:
+            found[name] = estimate(record, logits, level=level)
+        except FedpalsError as error:
+            failed[name] = error
+    if not found:
+        raise failed[by]
+    known = record.read_json("weights.json")
+    if out is not None:
+        if by in failed:
+            raise InputError(f"{failed[by]}; or write the other estimate, --by {next(iter(found)).value}")
+        _write(out, known["labels"], found[by])
+    if as_json:
+        told = {name.value: _as_json(estimate) for name, estimate in found.items()}
+        told |= {name.value: {"error": str(reason)} for name, reason in failed.items()}
+        json.dump({"samples": len(logits), "labels": known["labels"], **told}, sys.stdout, allow_nan=False)
+        sys.stdout.write("\n")
+        return
+    console = Console(highlight=False)
+    where = f"{inputs}" if inputs is not None else "the run's own test set, labels not used"
+    console.print(f"[dim]{len(logits):,} unlabelled inputs: {escape(where)}[/dim]\n", soft_wrap=True)
+    _print_table(console, known["labels"], known["target"], found)
+    for name, reason in failed.items():
+        console.print(f"\n[yellow]No {name.value.upper()}: {escape(str(reason))}[/]", soft_wrap=True)
+    console.print(
+        "\nBBSE asks of the model only that it tells labels apart. EM is sharper, but needs calibrated probabilities, "
+        "and its intervals\ndo not know where they are not: trust BBSE where the two differ by more than their "
+        "intervals.",
+        soft_wrap=True,
+    )
+    if out is not None:
+        console.print(f"Target ({by.value.upper()}): {escape(str(out))}", soft_wrap=True)
+
+
+def _print_table(
+    console: Console, labels: Sequence[str], assumed: Sequence[float], estimates: Mapping[Estimator, TargetEstimate]
+) -> None:
+    level = next(iter(estimates.values())).level
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("label")
+    for name in estimates:
+        table.add_column(name.value.upper(), justify="right")
+        table.add_column(f"{level:.0%} interval", justify="right")
+    table.add_column("T of the run", justify="right")
+    largest = [max(assumed[y], *(float(e.target[y]) for e in estimates.values())) for y in range(len(labels))]
+    shown = sorted(sorted(range(len(labels)), key=lambda y: -largest[y])[:_SHOWN])
+    for y in shown:
+        cells = []
+        for e in estimates.values():
+            unknown = y in e.unseen
+            cells += ["?" if unknown else f"{e.target[y]:.3f}", f"{e.lower[y]:.3f} – {e.upper[y]:.3f}"]
+        table.add_row(escape(labels[y]), *cells, f"{assumed[y]:.3f}")
+    console.print(table)
+    if len(labels) > _SHOWN:
+        console.print(f"[dim]the {_SHOWN} most frequent of {len(labels):,} labels; --json shows all[/dim]")
+    if unseen := sorted({y for e in estimates.values() for y in e.unseen}):
+        names = ", ".join(labels[y] for y in unseen)
+        console.print(f"[dim]? nobody held out or trained on it, so nothing is known: {escape(names)}[/dim]")
+
+
+def _write(path: Path, labels: Sequence[str], estimate: TargetEstimate) -> None:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["label", "probability"])
+        writer.writerows(zip(labels, (repr(value) for value in estimate.target.tolist()), strict=True))
+
+
+def _as_json(estimate: TargetEstimate) -> dict[str, Any]:
+    return {
+        "target": estimate.target.tolist(),
+        "lower": estimate.lower.tolist(),
+        "upper": estimate.upper.tolist(),
+        "level": estimate.level,
+        "unseen": estimate.unseen,
+    }
