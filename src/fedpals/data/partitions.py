@@ -266,7 +266,7 @@ def oracle(
 
 def held_out(y: Indices, pool: Indices, share: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
     """Split ``pool`` into the rest and a random ``share`` of every label, rounded down."""
-    counts = np.floor(np.bincount(y[pool]) * share).astype(np.int64)
+    counts = np.floor(np.bincount(y[pool], minlength=1) * share).astype(np.int64)
     (held,) = deal(y, pool, counts[None], rng)
     return np.setdiff1d(pool, held, assume_unique=True), held
 
