@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import fedpals
-from fedpals.cli.run import Display
+from fedpals.cli.run import RAY_HELP, Display
 from fedpals.errors import InputError
 from fedpals.run import Run
 
@@ -32,6 +32,7 @@ def reproduce(
     experiments: Annotated[Path | None, typer.Option(help="Folder of experiments; ours unless given.")] = None,
     data_folder: Annotated[Path | None, typer.Option(help="Where to look for data first.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.")] = "cpu",
+    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help=RAY_HELP)] = None,
 ) -> None:
     """Run an experiment of the paper; finished runs are never repeated, an interrupted sweep continues."""
     folder = experiments or definitions()
@@ -52,7 +53,7 @@ def reproduce(
             f"{kept.path} holds results at scale {found}; give another folder with --results for scale {scale}"
         )
     kept.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
-    settings = Settings(out, workers, data_folder, device, checkpoint_every=10)
+    settings = Settings(out, workers, data_folder, device, checkpoint_every=10, ray=ray)
 
     @contextmanager
     def display(title: str, runs: Sequence[Run]) -> Iterator[Any]:
@@ -65,13 +66,14 @@ def reproduce(
     if summaries := kept.runs():
         console.print(_table(experiment, summaries))
         console.print("[dim]Test metric in %, mean ± std over seeds, at the round selected on validation.")
-    for planned, error in ended.failed:
-        where = f"{planned.row}, {planned.method}, seed {planned.run.seed}"
-        console.print(f"[bold red]failed:[/] {escape(f'{where}: {error}')}", soft_wrap=True)
+    for error, where in _by_reason(ended.failed).items():
+        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        console.print(f"[bold red]failed:[/] {escape(f'{where[0]}{more}: {error}')}", soft_wrap=True)
     if ended.left:
         console.print(f"Stopped; {ended.left} runs of this phase are left. The same command continues.")
         raise typer.Exit(130)
-    console.print(f"Results: {escape(str(kept.path))}; see them with: fedpals report {escape(str(kept.path))}")
+    path = escape(str(kept.path))
+    console.print(f"Results: {path}; see them with: fedpals report {path}", soft_wrap=True)
     if ended.failed:
         raise typer.Exit(1)
 
@@ -96,6 +98,14 @@ def _overview(folder: Path) -> Table:
             runs = len(reported_runs(experiment, scale, choose(experiment, {})))
             table.add_row(*map(escape, described), scale, str(runs), str(len(tuning_runs(experiment, scale))))
     return table
+
+
+def _by_reason(failed: Sequence[tuple[str, Exception]]) -> dict[str, list[str]]:
+    """Return what failed by why: data that are missing are missing to every run."""
+    reasons: dict[str, list[str]] = {}
+    for where, error in failed:
+        reasons.setdefault(str(error), []).append(where)
+    return reasons
 
 
 def _table(experiment: Any, summaries: Sequence[Any]) -> Table:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedpals.experiments import Outcome
 
 _SWEEP_KEYS = ("seeds",)
+RAY_HELP = "Compute on an existing Ray cluster, such as HOST:6379, whose nodes have fedpals and the data."
 
 
 def run(
@@ -37,6 +38,7 @@ def run(
     resume: Annotated[bool, typer.Option(help="Continue unfinished runs, or start them over.")] = True,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 1,
     tracker: Annotated[list[str] | None, typer.Option(help="Send metrics to tensorboard or mlflow, too.")] = None,
+    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help=RAY_HELP)] = None,
     **flags: Any,
 ) -> None:
     """Train methods on a task; ends with a table of mean ± std over seeds."""
@@ -46,12 +48,12 @@ def run(
     settings.pop("seeds", None)
     from fedpals.experiments import Settings  # torch takes a second to load: only where it is used
 
-    if device != "cpu":
+    if device != "cpu" and ray is None:
         check_device(device)
     runs = expand(settings, seeds)
     compute(
         runs,
-        Settings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ())),
+        Settings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ()), ray),
         Console(),
     )
 

@@ -1,5 +1,6 @@
-"""Many runs: worker processes, progress, and what is left when something fails or is stopped."""
+"""Many runs: worker processes or a Ray cluster, progress, and what is left when something fails or is stopped."""
 
-from fedpals.experiments.sweep import Event, Outcome, Settings, sweep
+from fedpals.experiments.computing import Event, Settings
+from fedpals.experiments.sweep import Outcome, sweep
 
 __all__ = ["Event", "Outcome", "Settings", "sweep"]

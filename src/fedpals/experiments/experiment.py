@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedpals.data.validation import did_you_mean, validated
 from fedpals.errors import InputError
+from fedpals.experiments.cases import Case
 from fedpals.run import Run
 
 Keys: TypeAlias = dict[str, str | float]
@@ -61,6 +62,8 @@ class Row(_Part):
     """Keys at one scale only."""
     grid: Grid = {}
     """Values instead of the experiment's and the methods', by key."""
+    tuned_as: str | None = None
+    """Take the points that were chosen for this row, instead of tuning again."""
     methods: list[str] | None = None
     """Only these methods; all unless given."""
     reported: dict[str, list[float]] = {}
@@ -85,15 +88,6 @@ class Tuning(_Part):
     """Keys of the tuning runs at one scale."""
 
 
-class Case(_Part):
-    """Label counts and a target to solve for, without any training."""
-
-    name: str
-    labels: list[str]
-    counts: list[list[int]]
-    target: list[float]
-
-
 class Experiment(_Part):
     """Everything that an experiment's TOML file says."""
 
@@ -114,6 +108,18 @@ class Experiment(_Part):
     row: list[Row] = []
     method: list[Method] = []
     case: list[Case] = []
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Experiment:
+        """Refuse names of rows and methods that the experiment does not have: they would silently say nothing."""
+        rows, methods = [row.name for row in self.row], [method.name for method in self.method]
+        named = [("tuning.rows", name, rows) for name in self.tuning.rows or ()]
+        for row in self.row:
+            named += [(f"methods of row {row.name!r}", name, methods) for name in row.methods or ()]
+        for where, name, known in named:
+            if name not in known:
+                raise InputError(f"{where}: there is no {name!r}{did_you_mean(name, known)}")
+        return self
 
     @classmethod
     def read(cls, path: Path) -> Experiment:
@@ -150,20 +156,33 @@ class Planned:
     run: Run
 
     @property
+    def title(self) -> str:
+        """How readers tell it from the others."""
+        return f"{self.row}, {self.method}, seed {self.run.seed}"
+
+    @property
     def key(self) -> tuple[str, str, str]:
         """What tells it from every other run of the experiment."""
         return self.row, self.method, self.run.digest
 
 
 def named(name: str, folder: Path) -> Experiment:
-    """Read the experiment of a name from a folder of experiments."""
+    """Read the experiment of a name from a folder of experiments, and check that all of its runs can be made."""
     known = sorted(path.stem for path in folder.glob("*.toml"))
     if not known:
         raise InputError(f"{folder}: no experiments (*.toml) there; give their folder with --experiments")
     if name not in known:
         hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
         raise InputError(f"experiment is {name!r}, which {folder} does not have{hint}")
-    return Experiment.read(folder / f"{name}.toml")
+    path = folder / f"{name}.toml"
+    experiment = Experiment.read(path)
+    try:
+        for scale in experiment.scale:
+            tuning_runs(experiment, scale)
+            reported_runs(experiment, scale, choose(experiment, {}))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return experiment
 
 
 def points(experiment: Experiment, row: Row, method: Method) -> list[Point]:
@@ -181,7 +200,7 @@ def tuning_runs(experiment: Experiment, scale: str) -> list[Planned]:
     return [
         _planned(experiment, scale, row, method, point, seed, extra)
         for row, method in _cells(experiment)
-        if rows is None or row.name in rows
+        if (row.tuned_as is None if rows is None else row.name in rows)
         for point in points(experiment, row, method)
         if len(points(experiment, row, method)) > 1
         for seed in seeds
@@ -210,7 +229,7 @@ def choose(
     chosen: dict[tuple[str, str], Point] = {}
     for row, method in _cells(experiment):
         grid = points(experiment, row, method)
-        rows = [row.name] if shared is None else shared
+        rows = [row.tuned_as or row.name] if shared is None else shared
         results = [result for name in rows for result in validation.get((name, method.name), [])]
         totals = [sum(value for point, value in results if point == candidate) for candidate in grid]
         chosen[row.name, method.name] = grid[max(range(len(grid)), key=totals.__getitem__)]
@@ -240,5 +259,5 @@ def _planned(
     try:
         run = validated(Run, keys)
     except InputError as error:
-        raise InputError(f"{experiment.title}, {row.name}, {method.name}: {error}") from None
+        raise InputError(f"{row.name}, {method.name}, scale {scale}: {error}") from None
     return Planned(row.name, method.name, point, run)

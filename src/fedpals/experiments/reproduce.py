@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fedpals.errors import FedpalsError
+from fedpals.errors import FedpalsError, InputError
+from fedpals.experiments.computing import Event, Settings
 from fedpals.experiments.experiment import Experiment, Planned, Point, choose, reported_runs, tuning_runs
 from fedpals.experiments.results import Results, Summary
-from fedpals.experiments.sweep import Event, Settings, sweep
+from fedpals.experiments.sweep import sweep
 from fedpals.record import Record
 from fedpals.run import Run
 
@@ -23,20 +24,23 @@ Display: TypeAlias = Callable[[str, Sequence[Run]], AbstractContextManager[Calla
 class Reproduced:
     """What became of an experiment."""
 
-    failed: tuple[tuple[Planned, FedpalsError], ...]
+    failed: tuple[tuple[str, FedpalsError], ...]
+    """What failed, a run or a case, and why."""
     left: int
     """Runs that are still to be computed, where it was stopped."""
 
 
 def reproduce(experiment: Experiment, scale: str, results: Results, settings: Settings, display: Display) -> Reproduced:
-    """Compute every run of the experiment that has no result yet."""
+    """Count every case and compute every run of the experiment that has no result yet."""
+    failed = _count(experiment, results, settings)
     tuning = _Phase("tuning", "tuning.jsonl", tuning_runs(experiment, scale), whole=False)
     ended = _compute(tuning, experiment, results, settings, display)
+    failed += ended.failed
     if ended.left:
-        return ended
+        return Reproduced(failed, ended.left)
     reported = _Phase("runs", "runs.jsonl", reported_runs(experiment, scale, chosen(experiment, results)), whole=True)
     done = _compute(reported, experiment, results, settings, display)
-    return Reproduced(ended.failed + done.failed, done.left)
+    return Reproduced(failed + done.failed, done.left)
 
 
 def chosen(experiment: Experiment, results: Results) -> dict[tuple[str, str], Point]:
@@ -46,6 +50,18 @@ def chosen(experiment: Experiment, results: Results) -> dict[tuple[str, str], Po
         accuracy = float(summary.selected["raw"]["score"])
         validation[summary.row, summary.method].append((summary.point, accuracy))
     return choose(experiment, validation)
+
+
+def _count(experiment: Experiment, results: Results, settings: Settings) -> tuple[tuple[str, FedpalsError], ...]:
+    """Count the cases that are not in the results yet; return those whose files are not to be had."""
+    kept, failed = [], []
+    for case in experiment.case:
+        try:
+            kept.append(results.case(case) or case.counted(settings.data_folder))
+        except InputError as error:
+            failed.append((case.name, error))
+    results.keep_cases(kept)
+    return tuple(failed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +91,6 @@ def _compute(
 
         outcome = sweep(runs, settings, watch)
     results.keep(phase.file, phase.planned)
-    failed = tuple((pending[position], error) for position, error in sorted(outcome.failed.items()))
+    failed = tuple((pending[position].title, error) for position, error in sorted(outcome.failed.items()))
     left = sum(not record.finished for record in outcome.records) - len(failed)
     return Reproduced(failed, left if outcome.stopped else 0)

@@ -3,6 +3,7 @@
 experiment.toml   the definition they were computed from
 runs.jsonl        a line per reported run
 tuning.jsonl      a line per tuning run
+cases.json        the cases whose counts come from files, counted
 provenance.json   command, version and date
 
 A run that stands here is finished and is never computed again.
@@ -19,10 +20,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from fedpals.atomic import replacing
 from fedpals.errors import InputError
+from fedpals.experiments.cases import Case
 from fedpals.experiments.experiment import Experiment, Planned, Point
 from fedpals.record import Record
 from fedpals.run import Run
@@ -128,8 +130,29 @@ class Results:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The definition that the results were computed from."""
-        return Experiment.read(self.path / "experiment.toml")
+        """The definition that the results were computed from; of its cases, those that are counted."""
+        experiment = Experiment.read(self.path / "experiment.toml")
+        cases = [self.case(case) for case in experiment.case]
+        return experiment.model_copy(update={"case": [case for case in cases if case]})
+
+    def case(self, case: Case) -> Case | None:
+        """Return a case with its counts; None where they are still to be read from its file."""
+        if case.file is None:
+            return case
+        return next((kept for kept in self._cases() if (kept.name, kept.file) == (case.name, case.file)), None)
+
+    def keep_cases(self, cases: Iterable[Case]) -> None:
+        """Write down the cases that were counted from files, in place of those that stood here."""
+        kept = [case.model_dump(exclude_defaults=True) for case in cases if case.file]
+        if kept:
+            self._write("cases.json", json.dumps(kept, ensure_ascii=False) + "\n")
+
+    def _cases(self) -> list[Case]:
+        path = self.path / "cases.json"
+        try:
+            return TypeAdapter(list[Case]).validate_json(path.read_bytes()) if path.is_file() else []
+        except ValueError:
+            raise InputError(f"{path}: not the cases of an experiment; delete it, to count them anew") from None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -171,7 +194,7 @@ class Results:
         wanted = {plan.key: position for position, plan in enumerate(planned)}
         kept = {summary.key: summary for summary in self.read(name) if summary.key in wanted}
         ordered = sorted(kept.values(), key=lambda summary: wanted[summary.key])
-        if ordered:
+        if (self.path / name).is_file():  # written anew also where nothing is kept: a cut-off line must not stay
             text = "".join(s.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n" for s in ordered)
             self._write(name, text)
 

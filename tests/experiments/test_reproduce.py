@@ -1,0 +1,230 @@
+"""Experiments from their file to their results: tuned, resumed, and never computed twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpals.experiments import Event, Settings, computing
+from fedpals.experiments.experiment import TUNING_SEED, Experiment
+from fedpals.experiments.reproduce import Reproduced, chosen, reproduce
+from fedpals.experiments.results import Results, Summary
+from fedpals.run import Run
+from tests.experiments.conftest import TINY, definition
+
+
+def quiet(_: str, runs: Sequence[Run]) -> Any:
+    del runs
+
+    @contextmanager
+    def opened() -> Iterator[Callable[[Event], None]]:
+        yield lambda _: None
+
+    return opened()
+
+
+def computed(text: str, folder: Path, display: Any = quiet, **settings: Any) -> tuple[Results, Reproduced]:
+    path = definition(folder, text)
+    results = Results(folder / "results" / "tiny")
+    results.begin(path, "desk", "fedpals reproduce tiny")
+    return results, reproduce(Experiment.read(path), "desk", results, Settings(folder / "runs", **settings), display)
+
+
+def stopping_after(runs: int) -> Any:
+    """A display that interrupts when so many runs are finished."""
+    finished = 0
+
+    @contextmanager
+    def opened(_: str, runs_: Sequence[Run]) -> Iterator[Callable[[Event], None]]:
+        del runs_
+
+        def show(event: Event) -> None:
+            nonlocal finished
+            finished += event.kind == "finished"
+            if event.kind == "finished" and finished == runs:
+                signal.raise_signal(signal.SIGINT)
+
+        yield show
+
+    return opened
+
+
+def timeless(summaries: list[Summary]) -> list[dict[str, Any]]:
+    return [summary.model_dump(exclude={"seconds"}) for summary in summaries]
+
+
+def test_tuned_on_seeds_of_its_own_then_reported_at_what_validation_chose(tmp_path: Path) -> None:
+    results, ended = computed(TINY, tmp_path)
+    assert (ended.failed, ended.left) == ((), 0)
+    tuning, runs = results.tuning(), results.runs()
+    assert (len(tuning), len(runs)) == (12, 6)
+    assert {summary.seed for summary in tuning} == {TUNING_SEED}
+    assert all(summary.federation is None for summary in tuning)
+    assert all(summary.federation is not None for summary in runs)
+    experiment = results.experiment
+    for (row, method), point in chosen(experiment, results).items():
+        scores = {json.dumps(s.point): s.selected["raw"]["score"] for s in tuning if (s.row, s.method) == (row, method)}
+        assert scores[json.dumps(point)] == max(scores.values())
+        mine = [s for s in runs if (s.row, s.method) == (row, method)]
+        assert mine
+        assert all(s.point == point and s.run["learning_rate"] == point["learning_rate"] for s in mine)
+
+
+def test_an_interrupted_experiment_continues_and_has_the_results_of_an_unbroken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = computed(TINY, tmp_path / "whole")
+    for stop, tuned, reported in ((5, 5, 0), (9, 12, 2)):
+        parts, ended = computed(TINY, tmp_path / "parts", stopping_after(stop))
+        assert (len(parts.tuning()), len(parts.runs())) == (tuned, reported)
+        assert ended.left == (12 - tuned if tuned < 12 else 6 - reported)
+        assert ended.failed == ()
+    parts, ended = computed(TINY, tmp_path / "parts")
+    assert ended.left == 0
+    assert timeless(parts.tuning()) == timeless(whole.tuning())
+    assert timeless(parts.runs()) == timeless(whole.runs())
+
+    def forbidden(*_: object, **__: object) -> None:
+        pytest.fail("a finished run was computed again")
+
+    monkeypatch.setattr(computing, "simulate", forbidden)
+    before = (parts.path / "runs.jsonl").read_bytes()
+    again, ended = computed(TINY, tmp_path / "parts")
+    assert (ended.failed, ended.left) == ((), 0)
+    assert (again.path / "runs.jsonl").read_bytes() == before
+    # Records alone will do, too: results that were lost are made from them without training.
+    (again.path / "runs.jsonl").unlink()
+    restored, _ = computed(TINY, tmp_path / "parts")
+    assert (restored.path / "runs.jsonl").read_bytes() == before
+
+
+def test_a_run_that_fails_is_listed_and_the_others_are_computed(tmp_path: Path) -> None:
+    diverging = '[[method]]\nname = "Diverging"\nrun = { method = "fedprox", proximal_weight = 1e30, epochs = 4 }\n'
+    results, ended = computed(TINY + diverging, tmp_path)
+    assert ended.left == 0
+    tuning = [f"C = {c}, Diverging, seed {TUNING_SEED}" for c in (2, 2, 3, 3)]
+    reported = [f"C = {c}, Diverging, seed {seed}" for c, seed in ((2, 0), (2, 1), (3, 0))]
+    assert [where for where, _ in ended.failed] == tuning + reported
+    assert all("smaller learning_rate" in str(error) for _, error in ended.failed)
+    assert len(results.tuning()) == 12
+    assert {summary.method for summary in results.runs()} == {"FedAvg", "FedPALS"}
+    assert len(results.runs()) == 6
+
+
+def test_results_follow_the_experiment_when_it_changes(tmp_path: Path) -> None:
+    results, _ = computed(TINY, tmp_path)
+    before = {summary.key: summary for summary in results.runs()}
+    fewer = TINY.replace("seeds = 2", "seeds = 1").replace('"C = 3"', '"three"')
+    results, ended = computed(fewer, tmp_path)
+    assert ended.failed == ()
+    after = results.runs()
+    assert [(s.row, s.method, s.seed) for s in after] == [
+        ("C = 2", "FedAvg", 0), ("C = 2", "FedPALS", 0), ("three", "FedAvg", 0), ("three", "FedPALS", 0),
+    ]  # fmt: skip
+    assert all(summary == before[summary.key] for summary in after if summary.row == "C = 2")
+
+
+CAMERAS = """
+title = "Cameras"
+source = "Table 0"
+metric = "macro_f1"
+show = ["table", "dynamics", "weights"]
+
+[run]
+task = "iwildcam"
+model = "logistic"
+image_size = 8
+clients = 3
+rounds = 2
+
+[scale.desk]
+seeds = 1
+
+[[row]]
+name = "iWildCam"
+
+[[method]]
+name = "FedPALS, ESS 75 %"
+run = { method = "fedpals", ess = 0.75 }
+
+[[method]]
+name = "FedAvg"
+run = { method = "fedavg" }
+
+[[case]]
+name = "cameras"
+
+[case.file]
+path = "part/counts.csv"
+labels = "part/names.csv"
+clients = "train"
+target = "test"
+"""
+
+
+@pytest.fixture
+def fragment(tmp_path: Path) -> Path:
+    """Counts without images; returns their data folder."""
+    folder = tmp_path / "data" / "part"
+    folder.mkdir(parents=True)
+    lines = ["alia_file,wilds_split,location_remapped,y,count", "a,train,1,0,9", "a,train,4,1,3", "a,test,6,1,2"]
+    (folder / "counts.csv").write_text("\n".join(lines) + "\n")
+    (folder / "names.csv").write_text("y,english\n0,empty\n1,Peccary\n")
+    return folder.parent
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_iwildcam_from_the_official_layout_to_its_results(fragment: Path, iwildcam_like: Path, tmp_path: Path) -> None:
+    assert fragment == iwildcam_like
+    results, ended = computed(CAMERAS, tmp_path, data_folder=iwildcam_like)
+    assert (ended.failed, ended.left) == ((), 0)
+    fedpals, fedavg = results.runs()
+    assert (fedpals.method, fedavg.method) == ("FedPALS, ESS 75 %", "FedAvg")
+    for summary in (fedpals, fedavg):
+        known = summary.federation
+        assert known is not None
+        assert known.labels == ["empty", "peccary", "agouti"]
+        # Locations of 9, 7, 5, 4 and 2 images, largest first to the client that is smallest then.
+        assert sorted(map(sum, known.counts)) == [9, 9, 9]
+        assert known.target == pytest.approx([1 / 3] * 3)
+        test = summary.selected["raw"]["test"]
+        assert 0 <= test["macro_f1"] <= 1
+        assert len(summary.curves["raw"]["test"]) == 2
+    assert fedavg.federation is not None
+    assert fedavg.federation.alpha == pytest.approx([1 / 3] * 3)
+    (case,) = results.experiment.case
+    assert case.clients == ["camera 1", "camera 4"]
+    assert np.array_equal(case.counts, [[9, 0], [0, 3]])
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_without_images_the_runs_say_which_files_are_missing_and_the_weights_are_there(
+    fragment: Path, tmp_path: Path
+) -> None:
+    results, ended = computed(CAMERAS, tmp_path, data_folder=fragment)
+    assert [where for where, _ in ended.failed] == ["iWildCam, FedPALS, ESS 75 %, seed 0", "iWildCam, FedAvg, seed 0"]
+    assert all("iwildcam: cannot find metadata.csv, categories.csv; searched" in str(e) for _, e in ended.failed)
+    assert results.runs() == []
+    assert [case.target for case in results.experiment.case] == [[0.0, 1.0]]
+    # What was counted once stays, wherever the file is now.
+    (fragment / "part" / "counts.csv").unlink()
+    _, ended = computed(CAMERAS, tmp_path, data_folder=fragment)
+    assert "cameras" not in [where for where, _ in ended.failed]
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_a_case_without_its_file_is_listed_and_the_runs_are_computed(iwildcam_like: Path, tmp_path: Path) -> None:
+    results, ended = computed(CAMERAS, tmp_path, data_folder=iwildcam_like)
+    ((where, error),) = ended.failed
+    assert where == "cameras"
+    assert f"expected at {iwildcam_like / 'part' / 'counts.csv'}" in str(error)
+    assert len(results.runs()) == 2
+    assert results.experiment.case == []
+    assert not (results.path / "cases.json").exists()

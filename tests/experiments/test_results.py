@@ -1,0 +1,118 @@
+"""The small files that tables and figures are made from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedpals.errors import InputError
+from fedpals.experiments.experiment import Experiment, Planned, choose, reported_runs
+from fedpals.experiments.results import Results, Summary
+from fedpals.simulator import simulate
+from tests.experiments.conftest import TINY, definition
+
+
+@pytest.fixture
+def planned(tiny: Experiment) -> list[Planned]:
+    return reported_runs(tiny, "desk", choose(tiny, {}))
+
+
+def summary(plan: Planned, score: float = 0.5) -> Summary:
+    selected = {"raw": {"round": 1, "score": score, "test": {"accuracy": score}}}
+    return Summary(
+        row=plan.row,
+        method=plan.method,
+        point=plan.point,
+        digest=plan.run.digest,
+        run=plan.run.model_dump(exclude_none=True),
+        selected=selected,
+    )
+
+
+def test_runs_are_appended_and_read_back(tmp_path: Path, planned: list[Planned]) -> None:
+    results = Results(tmp_path / "results" / "tiny")
+    assert results.runs() == results.tuning() == []
+    written = [summary(plan, i / 10) for i, plan in enumerate(planned)]
+    for one in written:
+        results.add("runs.jsonl", one)
+    results.add("tuning.jsonl", written[0])
+    assert results.runs() == written
+    assert results.tuning() == written[:1]
+    assert [run.key for run in results.runs()] == [plan.key for plan in planned]
+    assert [run.configuration for run in results.runs()] == [plan.run for plan in planned]
+
+
+def test_a_line_that_was_cut_off_is_a_run_that_is_not_there(tmp_path: Path, planned: list[Planned]) -> None:
+    results = Results(tmp_path)
+    path = tmp_path / "runs.jsonl"
+    for plan in planned[:2]:
+        results.add("runs.jsonl", summary(plan))
+    path.write_text(path.read_text()[:-20])
+    assert [run.key for run in results.runs()] == [planned[0].key]
+    # The next sweep begins with `keep`; what it appends must not grow together with the rest of the line.
+    results.keep("runs.jsonl", planned)
+    results.add("runs.jsonl", summary(planned[2]))
+    assert [run.key for run in results.runs()] == [planned[0].key, planned[2].key]
+
+
+def test_a_cut_off_line_that_stands_alone_does_not_spoil_what_follows(tmp_path: Path, planned: list[Planned]) -> None:
+    results = Results(tmp_path)
+    (tmp_path / "runs.jsonl").write_text('{"row": "C =')
+    results.keep("runs.jsonl", planned)
+    for plan in planned[:2]:
+        results.add("runs.jsonl", summary(plan))
+    assert [run.key for run in results.runs()] == [plan.key for plan in planned[:2]]
+
+
+def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path, planned: list[Planned]) -> None:
+    results = Results(tmp_path)
+    for plan in planned[:2]:
+        results.add("runs.jsonl", summary(plan))
+    path = tmp_path / "runs.jsonl"
+    path.write_text("{}\n" + path.read_text())
+    with pytest.raises(InputError, match=r"runs.jsonl, line 1: not a run's summary"):
+        results.runs()
+
+
+def test_keep_drops_what_the_experiment_no_longer_has_and_orders_the_rest(
+    tmp_path: Path, planned: list[Planned]
+) -> None:
+    results = Results(tmp_path)
+    for plan in reversed(planned):
+        results.add("runs.jsonl", summary(plan))
+    results.add("runs.jsonl", summary(planned[0], 0.9))  # again: the last one counts
+    results.keep("runs.jsonl", planned[:4])
+    assert [run.key for run in results.runs()] == [plan.key for plan in planned[:4]]
+    assert results.runs()[0].selected["raw"]["score"] == 0.9
+    results.keep("runs.jsonl", [])
+    assert results.runs() == []
+    results.keep("tuning.jsonl", planned)
+    assert not (tmp_path / "tuning.jsonl").exists()
+
+
+def test_what_is_computed_is_written_down(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results" / "tiny")
+    results.begin(definition(tmp_path, TINY), "desk", "fedpals reproduce tiny")
+    assert results.experiment.title == "A tiny experiment"
+    told = results.provenance
+    assert (told["command"], told["scale"]) == ("fedpals reproduce tiny", "desk")
+    assert {"version", "date", "python", "torch", "numpy"} <= told.keys()
+
+
+def test_a_summary_holds_what_the_record_says(tmp_path: Path, planned: list[Planned]) -> None:
+    plan = planned[2]
+    record = simulate(plan.run, tmp_path)
+    whole = Summary.of(plan, record)
+    result, lines = record.result(), record.metrics()
+    assert whole.key == plan.key
+    assert whole.selected == result["selected"]
+    assert whole.curves["raw"]["test"] == [round(line["raw"]["test"]["accuracy"], 5) for line in lines]
+    assert whole.federation is not None
+    assert whole.federation.alpha == lines[-1]["weights"]["alpha"]
+    assert sum(map(sum, whole.federation.counts)) == whole.samples == result["samples"]
+    short = Summary.of(plan, record, metric="macro_f1", whole=False)
+    assert (short.curves, short.federation) == ({}, None)
+    assert Summary.of(plan, record, metric="macro_f1").curves != whole.curves
+    assert Summary.model_validate_json(json.dumps(whole.model_dump(exclude_none=True))) == whole
