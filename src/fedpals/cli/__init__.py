@@ -93,6 +93,7 @@ app.command(
         "fedpals reproduce --list",
         "fedpals reproduce synthetic",
         "fedpals reproduce table1 --scale desk --workers 2",
+        "fedpals reproduce table1 --scale paper --ray 10.0.0.5:6379 --results results-paper",
     )
 )(reproduce)
 app.command(

@@ -31,7 +31,10 @@ def check(
     run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="A finished run whose clients held samples out.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
 ) -> None:
-    """Is it label shift at all? Tests whether the model errs alike at all clients, label by label."""
+    """Is it label shift at all? Tests whether the model errs alike at all clients, label by label.
+
+    RUN_FOLDER is a finished run made with --held-out.
+    """
     from fedpals.record import Record  # torch takes a second to load: only where it is used
     from fedpals.shift import homogeneity
 

@@ -51,7 +51,11 @@ def estimate_target(
     data_folder: Annotated[Path | None, typer.Option(help="Where to look for data first.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
 ) -> None:
-    """Estimate T where it is unknown, from what a run's model predicts on the target's inputs."""
+    """Estimate T where it is unknown, from what a run's model predicts on the target's inputs.
+
+    RUN_FOLDER is a finished run made with --held-out. INPUTS is a .npz file with an array x, or a folder of images;
+    without INPUTS the run's own test inputs show how well it works.
+    """
     if not 0 < level < 1:
         raise InputError(f"--level is {level:g}; it must be between 0 and 1, for instance 0.95")
     from fedpals.experiments import unlabelled  # torch takes a second to load: only where it is used

@@ -153,11 +153,12 @@ def results_table(rows: Sequence[Any]) -> Table:
 
 @dataclass
 class Display:
-    """One progress display for all runs: how many are done, and where those under way are."""
+    """One progress display for all runs: how many are done and failed, and where those under way are."""
 
     runs: Sequence[Run]
     console: Console
     _bars: dict[int, TaskID] = field(default_factory=dict)
+    _failed: int = 0
 
     def __enter__(self) -> Self:
         self._progress = Progress(
@@ -190,7 +191,9 @@ class Display:
             self._progress.update(bar, completed=line["round"], note=note)
             return
         if event.kind != "stopped":
-            self._progress.advance(self._total)
+            self._failed += event.kind == "failed"
+            note = f"[red]{self._failed} failed" if self._failed else ""
+            self._progress.update(self._total, advance=1, note=note)
         if (bar := self._bars.pop(event.run, None)) is not None:
             self._progress.remove_task(bar)
 

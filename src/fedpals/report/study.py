@@ -36,10 +36,16 @@ class Federation:
 
     @classmethod
     def of(
-        cls, name: str, labels: Sequence[str], counts: Sequence[Any], target: Sequence[float], ess: float | None
+        cls,
+        name: str,
+        labels: Sequence[str],
+        counts: Sequence[Any],
+        target: Sequence[float],
+        ess: float | None = None,
+        clients: Sequence[str] = (),
     ) -> Federation:
-        """Check the counts, and number the clients as the paper does."""
-        clients = [f"client {i}" for i in range(len(counts))]
+        """Check the counts, and number the clients as the paper does where they have no names."""
+        clients = clients or [f"client {i}" for i in range(len(counts))]
         table = LabelCounts.of(counts, clients=clients, labels=labels)
         return cls(name, table, as_target(target, table), ess)
 
@@ -89,7 +95,7 @@ class Study:
     @cached_property
     def federations(self) -> list[Federation]:
         """What the servers knew: of every row its first seed's, and of every case."""
-        found = [Federation.of(c.name, c.labels, c.counts, c.target, None) for c in self.experiment.case]
+        found = [Federation.of(c.name, c.labels, c.counts, c.target, clients=c.clients) for c in self.experiment.case]
         for row in self.rows:
             runs = self.by_seed(row)
             if runs and (known := runs[min(runs)].federation):
