@@ -61,6 +61,15 @@ def test_the_grid_is_the_federations_and_the_choice_is_the_clients(tuned: tuple[
     assert "shown, not used" in " ".join(output.split())
 
 
+def test_labels_that_the_estimate_cannot_speak_about_are_named(tuned: tuple[Path, str]) -> None:
+    folder, output = tuned
+    known = records(folder)[1.0]["weights"]
+    missing = [y for y, n in enumerate(map(sum, zip(*known["counts"], strict=True))) if n == 0 and known["target"][y]]
+    assert len(missing) == 1, "this federation lacks one of the target's labels"
+    share = known["target"][missing[0]]
+    assert f"Nobody held out {known['labels'][missing[0]]}, {share:.0%} of the target" in output
+
+
 def test_the_command_it_ends_with_shows_the_chosen_run_without_computing(tuned: tuple[Path, str]) -> None:
     folder, output = tuned
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/*/*.json*")}
@@ -79,11 +88,19 @@ def test_it_continues_where_it_stopped(tuned: tuple[Path, str]) -> None:
 
 
 def test_a_file_and_another_correction(tmp_path: Path) -> None:
-    keys = ('task = "digits"', 'model = "logistic"', "clients = 5", "rounds = 1", 'method = "fedprox+fedpals"')
+    keys = (
+        'task = "digits"',
+        'model = "logistic"',
+        "clients = 5",
+        "seed = 1",
+        "rounds = 1",
+        'method = "fedprox+fedpals"',
+    )
     (tmp_path / "c.toml").write_text("\n".join(keys))
     done = run("tune", "c.toml", "--grid", "1", "--correction", "raw", "--out", "other", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "as trained" in done.stdout
+    assert "Nobody held out" not in done.stdout
     assert done.stdout.splitlines()[-1].startswith("fedpals run c.toml --held-out 0.1 --ess ")
     assert done.stdout.splitlines()[-1].endswith(" --out other")
 
