@@ -105,9 +105,7 @@ class Newton:
     def _at(self, u: Vector, mu: float, centre: Vector | float) -> Point:
         p = self.problem
         mean = u.mean()
-        v = p.scores(u - mean)
-        v += 1.0 + mean
-        marginal = p.mix_samples(np.maximum(v, 0.0))
+        v, marginal = p.response(u - mean, 1.0 + mean)
         F = marginal - p.T
         F += mu * centred(u - centre)
         return Point(u, v, marginal, F)

@@ -75,6 +75,21 @@ class Problem:
         """Sᵀα for α = w·x, given the weight x_i of a sample at each client: no client's size is needed."""
         return np.asarray(x @ self.C) / self.N
 
+    def response(self, u: Vector, offset: float) -> tuple[Vector, Vector]:
+        """v = offset + S·u, and Sᵀα for α = w·v₊: a block of C serves both products while it is in the cache."""
+        if sparse.issparse(self.C):
+            v = self.scores(u)
+            v += offset
+            return v, self.mix_samples(np.maximum(v, 0.0))
+        v, total = np.empty_like(self.n), np.zeros_like(u)
+        for block in row_blocks(v.size, u.size):
+            part, here = self.C[block], v[block]
+            np.matmul(part, u, out=here)
+            here *= self._inverse_n[block]
+            here += offset
+            total += np.maximum(here, 0.0) @ part
+        return v, total / self.N
+
     def marginals(self, rows: npt.NDArray[np.intp] | slice) -> Vector:
         """Return some rows of S, dense."""
         some = self.C[rows]
