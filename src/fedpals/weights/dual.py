@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg.lapack import dposv
 
 from fedpals.labels import Vector
 from fedpals.weights.problem import EPS, Precision, Problem
@@ -151,9 +150,8 @@ class Newton:
         H *= scale
         H *= scale[:, None]
         b *= scale
-        _, x, indefinite = dposv(H.T, b, lower=True)
-        if indefinite:  # by rounding
-            x = np.linalg.solve(H, b)
+        # Not scipy's Cholesky: its BLAS has threads of its own, which would wait for numpy's at every step.
+        x = np.linalg.solve(H, b)
         x *= scale
         constant = x[j]
         x[j] = 0.0
