@@ -86,7 +86,7 @@ class Size:
     run_samples: int = 1000
     """Per client, for the run from the command line."""
     run_rounds: int = 20
-    sweep_rounds: int = 10
+    sweep_rounds: int = 30
     seeds: int = 4
     repeats: int = 2
     """Of commands that are compared with each other."""
