@@ -20,11 +20,11 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) --editable '.[learn,vision,plots,flower,dev]'
+	$(PIP) --editable '.[learn,vision,plots,flower,privacy,dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(PIP) --editable '.[learn,vision,plots,flower,dev,bench]'
+	$(PIP) --editable '.[learn,vision,plots,flower,privacy,dev,bench]'
 	@touch $@
 
 demo: $(VENV)/.demo
