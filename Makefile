@@ -15,7 +15,7 @@ help:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt Makefile
 	$(PIP) --editable '.[learn,plots]'
 	@touch $@
 
