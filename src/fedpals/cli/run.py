@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpals.data.validation import validated
+from fedpals.data.validation import read_toml, validated
 from fedpals.errors import InputError
 from fedpals.run import Run
 
@@ -202,12 +201,7 @@ def read_config(config: Path | None) -> dict[str, Any]:
     """Return the keys of a TOML file; none where there is no file."""
     if config is None:
         return {}
-    try:
-        values = tomllib.loads(config.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{config}: no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{config}: not a TOML file ({error})") from None
+    values = read_toml(config)
     if isinstance(values.get("method"), list):
         values["method"] = ",".join(map(str, values["method"]))
     known = {*Run.model_fields, *_SWEEP_KEYS}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -27,6 +29,16 @@ def validated(model: type[Model], keys: Mapping[str, Any]) -> Model:
     except ValidationError as error:
         complaints = error.errors(include_url=False)
     raise InputError("\n".join(_sentence(model, complaint) for complaint in complaints))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path}: not a TOML file ({error})") from None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -12,7 +12,6 @@ no reported run uses.
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedpals.data.validation import did_you_mean, validated
+from fedpals.data.validation import did_you_mean, read_toml, validated
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case
 from fedpals.run import Run
@@ -124,12 +123,7 @@ class Experiment(_Part):
     @classmethod
     def read(cls, path: Path) -> Experiment:
         """Read and check a TOML file."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such file") from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InputError(f"{path}: not a TOML file ({error})") from None
+        values = read_toml(path)
         try:
             return validated(cls, values)
         except InputError as error:
