@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpals.experiments import Event, Settings, computing
-from fedpals.experiments.experiment import TUNING_SEED, Experiment
+from fedpals.experiments.experiment import TUNING_SEED, Experiment, tuning_runs
 from fedpals.experiments.reproduce import Reproduced, chosen, reproduce
 from fedpals.experiments.results import Results, Summary
 from fedpals.run import Run
@@ -75,6 +75,22 @@ def test_tuned_on_seeds_of_its_own_then_reported_at_what_validation_chose(tmp_pa
         mine = [s for s in runs if (s.row, s.method) == (row, method)]
         assert mine
         assert all(s.point == point and s.run["learning_rate"] == point["learning_rate"] for s in mine)
+
+
+def test_a_method_may_be_chosen_without_target_samples(tmp_path: Path) -> None:
+    text = TINY.replace("rounds = 2", "rounds = 2\nheld_out = 0.3")
+    path = definition(tmp_path, text.replace('"fedavg" }', '"fedavg" }\nchosen_by = "prior/estimate"'))
+    results = Results(tmp_path / "results")
+    for planned in tuning_runs(experiment := Experiment.read(path), "desk"):
+        rate = float(planned.point["learning_rate"])  # the larger is better on validation, the smaller by the estimate
+        selected = {"raw": {"score": rate}, "prior/estimate": {"score": 1 - rate}}
+        row, method, digest = planned.key
+        results.add(
+            "tuning.jsonl",
+            Summary(row=row, method=method, point=planned.point, digest=digest, run={}, selected=selected),
+        )
+    rates = {method: point["learning_rate"] for (_, method), point in chosen(experiment, results).items()}
+    assert rates == {"FedAvg": 0.05, "FedPALS": 0.2}
 
 
 def test_an_interrupted_experiment_continues_and_has_the_results_of_an_unbroken_one(

@@ -76,7 +76,7 @@ def summary(row: str, method: str, seed: int, accuracy: float, **changes: Any) -
         "point": point,
         "digest": f"{row}{method}{seed}",
         "run": {**run, **point},
-        "selected": {"raw": _selected(accuracy), "prior": _selected(accuracy + PRIOR)},
+        "selected": {"raw": selected(accuracy), "prior": selected(accuracy + PRIOR)},
         "curves": {name: _curves(accuracy) for name in ("raw", "prior")},
         "federation": Federated(labels=LABELS, counts=COUNTS, target=TARGET, participants=[0], alpha=[1.0]),
         "projection_distance": 0.1 * (seed + 1) if method != "Oracle" else 0.0,
@@ -87,9 +87,9 @@ def summary(row: str, method: str, seed: int, accuracy: float, **changes: Any) -
     return Summary(**{**values, **changes})
 
 
-def _selected(accuracy: float) -> dict[str, Any]:
+def selected(accuracy: float, round: int = 2) -> dict[str, Any]:
     test = {"accuracy": accuracy, "macro_f1": accuracy / 2, "per_label": [accuracy, None, accuracy / 2]}
-    return {"round": 2, "score": accuracy, "test": test}
+    return {"round": round, "score": accuracy, "test": test}
 
 
 def _curves(accuracy: float) -> dict[str, list[float]]:

@@ -46,6 +46,22 @@ def test_the_table_has_mean_and_std_and_the_papers_numbers() -> None:
     assert "Best mean as trained: FedPALS in 1, FedAvg in 1 of 2 rows." in exhibit.caption
 
 
+def test_selections_without_target_data_have_lines_where_clients_held_samples_out() -> None:
+    held_out = made.summary("C = 3", "FedPALS", 0, 0.5)
+    held_out = held_out.model_copy(
+        update={"selected": {**held_out.selected, "calibrated/estimate": made.selected(0.7, round=1)}}
+    )
+    runs = [held_out, made.summary("C = 3", "FedAvg", 0, 0.6), made.summary("C = 6", "FedAvg", 0, 0.6)]
+    (exhibit,) = exhibits(made.study(runs, show=["table"]))
+    assert texts(exhibit.sheet)[:3] == [
+        ["C = 3", "as trained", "50.0 ± 0.0", "60.0 ± 0.0"],
+        ["C = 3", "+prior", "51.0 ± 0.0", "61.0 ± 0.0"],
+        ["C = 3", "calibrated, no target data", "70.0 ± 0.0", ""],
+    ]
+    assert "selected round 1" in exhibit.sheet.rows[2][2].note
+    assert [row[1] for row in texts(exhibit.sheet) if row[0] == "C = 6"] == ["as trained", "+prior"]
+
+
 def test_bars_beside_the_table_are_its_numbers() -> None:
     ax: Any = only("table").figure().axes[0]
     assert [bar.get_width() for bar in ax.patches] == pytest.approx([92, 65, 98, 93, 66, 99])

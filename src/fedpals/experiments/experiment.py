@@ -75,6 +75,8 @@ class Method(_Part):
     name: str
     run: Keys
     grid: Grid = {}
+    chosen_by: Literal["raw", "prior", "prior/estimate", "calibrated/estimate"] = "raw"
+    """The selection whose score chooses from the grid; an estimate needs no target sample, but ``held_out``."""
 
 
 class Tuning(_Part):
@@ -252,6 +254,8 @@ def _planned(
     }
     try:
         run = validated(Run, keys)
+        if "/" in method.chosen_by and run.held_out is None:
+            raise InputError(f"chosen_by is {method.chosen_by!r}, but no client holds samples out; give held_out")
     except InputError as error:
         raise InputError(f"{row.name}, {method.name}, scale {scale}: {error}") from None
     return Planned(row.name, method.name, point, run)

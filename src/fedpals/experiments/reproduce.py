@@ -46,8 +46,9 @@ def reproduce(experiment: Experiment, scale: str, results: Results, settings: Se
 def chosen(experiment: Experiment, results: Results) -> dict[tuple[str, str], Point]:
     """Return the point of every (row, method) that validation chose."""
     validation: dict[tuple[str, str], list[tuple[Point, float]]] = defaultdict(list)
+    rules = {method.name: method.chosen_by for method in experiment.method}
     for summary in results.tuning():
-        accuracy = float(summary.selected["raw"]["score"])
+        accuracy = float(summary.selected[rules[summary.method]]["score"])
         validation[summary.row, summary.method].append((summary.point, accuracy))
     return choose(experiment, validation)
 

@@ -19,8 +19,13 @@ from fedpals.report.looks import Look, looks
 from fedpals.report.table import Spread
 from fedpals.run import Run
 
-SELECTIONS = {"raw": "as trained", "prior": "+prior"}
-"""How a model is evaluated, and what readers call it."""
+SELECTIONS = {
+    "raw": "as trained",
+    "prior": "+prior",
+    "prior/estimate": "+prior, no target data",
+    "calibrated/estimate": "calibrated, no target data",
+}
+"""How a model is evaluated and its round selected, and what readers call it; the last two where clients held out."""
 _RUNS: list[View] = ["table", "dynamics", "labels", "heatmap", "weights"]
 """Views of runs that belong to no experiment."""
 
@@ -77,14 +82,19 @@ class Study:
         """How each method looks."""
         return looks((method.name, method.run) for method in self.experiment.method)
 
+    @cached_property
+    def selections(self) -> dict[str, str]:
+        """Of `SELECTIONS` those that some run has."""
+        return {key: title for key, title in SELECTIONS.items() if any(key in s.selected for s in self.runs)}
+
     def members(self, row: Row, method: Method) -> list[Summary]:
         """Return the runs of a cell, a seed each."""
         return [summary for summary in self.runs if (summary.row, summary.method) == (row.name, method.name)]
 
     def spread(self, row: Row, method: Method, selection: str) -> Spread | None:
-        """Return mean and standard deviation over a cell's seeds; None where it has no run."""
-        metric = self.experiment.metric
-        values = [summary.selected[selection]["test"][metric] for summary in self.members(row, method)]
+        """Return mean and standard deviation over a cell's seeds; None where it has no run with the selection."""
+        metric, members = self.experiment.metric, self.members(row, method)
+        values = [s.selected[selection]["test"][metric] for s in members if selection in s.selected]
         return Spread.of(values) if values else None
 
     def by_seed(self, row: Row) -> dict[int, Summary]:

@@ -19,7 +19,7 @@ from fedpals.report.figures import Panel, by_size, compose, draw_simplex, weight
 from fedpals.report.heatmap import marginals_panel
 from fedpals.report.looks import BLUE, Look
 from fedpals.report.sheet import Cell, Mark, Sheet, Value
-from fedpals.report.study import SELECTIONS, Federation, Study, is_oracle
+from fedpals.report.study import Federation, Study, is_oracle
 from fedpals.report.table import Spread
 from fedpals.weights import Weights, ess_grid, solve
 
@@ -68,10 +68,12 @@ def table(study: Study) -> list[Exhibit]:
     """Mean ± std of every row and method, as trained and corrected, and the paper's beside them."""
     methods = study.methods
     lines: list[list[Value | Cell]] = []
-    best: dict[str, Counter[str]] = {selection: Counter() for selection in SELECTIONS}
+    best: dict[str, Counter[str]] = {selection: Counter() for selection in study.selections}
     for row in study.rows:
-        for selection, title in SELECTIONS.items():
+        for selection, title in study.selections.items():
             spreads = {method.name: study.spread(row, method, selection) for method in methods}
+            if not any(spreads.values()):
+                continue
             rivals = {m.name: s for m in methods if (s := spreads[m.name]) and not is_oracle(m.run)}
             first = max(rivals, key=lambda name: rivals[name].mean, default=None)
             best[selection].update([first] if first and len(rivals) > 1 else [])
@@ -84,8 +86,8 @@ def table(study: Study) -> list[Exhibit]:
     metric = METRICS[study.experiment.metric]
     caption = (
         f"Test {metric} in the target domain in %, mean ± standard deviation over seeds, at the round selected on "
-        "validation. Bold: the best mean of a line, Oracle aside; underlined: within one standard deviation of it. "
-        + " ".join(_tally(title, best[selection]) for selection, title in SELECTIONS.items() if best[selection])
+        "validation data of the target; where a line says no target data, by the clients' own estimate. Bold: the best mean of a line, Oracle aside; underlined: within one standard deviation of it. "
+        + " ".join(_tally(title, best[selection]) for selection, title in study.selections.items() if best[selection])
     )
     panels = [
         Panel(row.name, partial(_draw_row, study=study, row=row), (4.8, 1.6 + 0.34 * len(methods)))
@@ -97,7 +99,7 @@ def table(study: Study) -> list[Exhibit]:
 def _draw_row(ax: Axes, study: Study, row: Row) -> None:
     compared = []
     for method in study.methods:
-        raw, prior = (study.spread(row, method, selection) for selection in SELECTIONS)
+        raw, prior = (study.spread(row, method, selection) for selection in ("raw", "prior"))
         told = _reported(row.reported.get(method.name))
         if raw and prior:
             compared.append(Compared(method.name, raw, prior, told))
@@ -113,7 +115,7 @@ def _mark(method: Method, rivals: Mapping[str, Spread], first: str | None) -> Ma
 
 
 def _note(study: Study, row: Row, method: Method, selection: str) -> str:
-    members = study.members(row, method)
+    members = [summary for summary in study.members(row, method) if selection in summary.selected]
     if not members:
         return ""
     rounds = Spread.of(summary.selected[selection]["round"] for summary in members)
@@ -136,7 +138,7 @@ def curve(study: Study) -> list[Exhibit]:
     metric = METRICS[study.experiment.metric]
     panels, lines = [], []
     drawn: dict[str, Look] = {}
-    for selection, title in SELECTIONS.items():
+    for selection, title in study.selections.items():
         series = []
         for method in study.methods:
             found = [(x, s) for x, row in zip(places, rows, strict=True) if (s := study.spread(row, method, selection))]
