@@ -7,17 +7,24 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 import fedpals
 from fedpals.cli.run import RAY_HELP, Display
 from fedpals.errors import InputError
 from fedpals.run import Run
+
+if TYPE_CHECKING:
+    from fedpals.experiments.results import Results
+
+_STYLES = {"": "", "best": "bold", "near": "underline", "quiet": "dim"}
+"""How the marks of a table's cells look in a terminal."""
 
 
 def reproduce(
@@ -63,8 +70,8 @@ def reproduce(
             yield shown
 
     ended = compute(experiment, scale, kept, settings, display)
-    if summaries := kept.runs():
-        console.print(_table(experiment, summaries))
+    if kept.runs():
+        console.print(_table(kept))
         console.print("[dim]Test metric in %, mean ± std over seeds, at the round selected on validation.")
     for error, where in _by_reason(ended.failed).items():
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
@@ -108,25 +115,18 @@ def _by_reason(failed: Sequence[tuple[str, Exception]]) -> dict[str, list[str]]:
     return reasons
 
 
-def _table(experiment: Any, summaries: Sequence[Any]) -> Table:
-    """Return rows × methods, raw and with the prior correction, the paper's number beneath ours."""
-    from fedpals.report.table import Spread
+def _table(results: Results) -> Table:
+    """Return the report's table: rows × methods, every evaluation, and the paper's numbers beneath ours."""
+    from fedpals.report.study import Study
+    from fedpals.report.views import table as view
 
+    (exhibit,) = view(Study(results.name, results.experiment, tuple(results.runs())))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("row", no_wrap=True)
-    methods = [method.name for method in experiment.method if any(s.method == method.name for s in summaries)]
-    for method in methods:
-        table.add_column(method, justify="right")
-    for row in experiment.row:
-        cells: dict[str, list[str]] = {"": [], "+prior": [], "paper": []}
-        for method in methods:
-            members = [s for s in summaries if s.row == row.name and s.method == method]
-            for name, kind in (("", "raw"), ("+prior", "prior")):
-                values = [s.selected[kind]["test"][experiment.metric] for s in members]
-                cells[name].append(str(Spread.of(values)) if values else "")
-            told = row.reported.get(method)
-            cells["paper"].append(" ± ".join(f"{value:.1f}" for value in told) if told else "")
-        for name, line in cells.items():
-            if any(line):
-                table.add_row(escape(row.name) if not name else f"  [dim]{name}", *line)
+    for number, column in enumerate(exhibit.sheet.columns):
+        table.add_column(escape(column), justify="left" if number < 2 else "right", no_wrap=number < 2)
+    shown = ""
+    for row in exhibit.sheet.rows:
+        name, *cells = (Text(cell.text, _STYLES[cell.mark]) for cell in row)
+        table.add_row("" if name.plain == shown else name, *cells)
+        shown = name.plain
     return table

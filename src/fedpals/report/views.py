@@ -86,7 +86,8 @@ def table(study: Study) -> list[Exhibit]:
     metric = METRICS[study.experiment.metric]
     caption = (
         f"Test {metric} in the target domain in %, mean ± standard deviation over seeds, at the round selected on "
-        "validation data of the target; where a line says no target data, by the clients' own estimate. Bold: the best mean of a line, Oracle aside; underlined: within one standard deviation of it. "
+        "validation data of the target; where a line says no target data, by the clients' own estimate. Bold: the "
+        "best mean of a line, Oracle aside; underlined: within one standard deviation of it. "
         + " ".join(_tally(title, best[selection]) for selection, title in study.selections.items() if best[selection])
     )
     panels = [
