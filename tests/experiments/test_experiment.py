@@ -170,7 +170,7 @@ def test_every_row_has_its_own_choice_unless_rows_are_shared(tiny: Experiment) -
         ("seeds = 2", "seeds = 0", "scale.desk.seeds is 0"),
         ("seeds = 1\n\n[scale", 'rows = ["C = 4"]\n\n[scale', "tuning.rows: there is no 'C = 4'; did you mean 'C = "),
         ("seeds = 1\nrun", 'methods = ["FedPAL"]\nrun', "'C = 3': there is no 'FedPAL'; did you mean 'FedPALS'?"),
-        ('"fedavg" }', '"fedavg" }\nchosen_by = "prior/estimate"', "'prior/estimate', but no client holds samples out"),
+        ('"fedavg" }', '"fedavg" }\nchosen_by = "prior/estimate"', "'prior/estimate', but nobody holds samples out"),
         ("[grid]", "[grid", "not a TOML file"),
     ],
 )

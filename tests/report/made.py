@@ -87,9 +87,9 @@ def summary(row: str, method: str, seed: int, accuracy: float, **changes: Any) -
     return Summary(**{**values, **changes})
 
 
-def selected(accuracy: float, round: int = 2) -> dict[str, Any]:
+def selected(accuracy: float, at: int = 2) -> dict[str, Any]:
     test = {"accuracy": accuracy, "macro_f1": accuracy / 2, "per_label": [accuracy, None, accuracy / 2]}
-    return {"round": round, "score": accuracy, "test": test}
+    return {"round": at, "score": accuracy, "test": test}
 
 
 def _curves(accuracy: float) -> dict[str, list[float]]:

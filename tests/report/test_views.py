@@ -49,7 +49,7 @@ def test_the_table_has_mean_and_std_and_the_papers_numbers() -> None:
 def test_selections_without_target_data_have_lines_where_clients_held_samples_out() -> None:
     held_out = made.summary("C = 3", "FedPALS", 0, 0.5)
     held_out = held_out.model_copy(
-        update={"selected": {**held_out.selected, "calibrated/estimate": made.selected(0.7, round=1)}}
+        update={"selected": {**held_out.selected, "calibrated/estimate": made.selected(0.7, at=1)}}
     )
     runs = [held_out, made.summary("C = 3", "FedAvg", 0, 0.6), made.summary("C = 6", "FedAvg", 0, 0.6)]
     (exhibit,) = exhibits(made.study(runs, show=["table"]))

@@ -258,6 +258,6 @@ def _planned(
         raise InputError(f"{row.name}, {method.name}, scale {scale}: {error}") from None
     if "/" in method.chosen_by and run.held_out is None:
         raise InputError(
-            f"chosen_by of method {method.name!r} is {method.chosen_by!r}, but no client holds samples out; give held_out"
+            f"chosen_by of method {method.name!r} is {method.chosen_by!r}, but nobody holds samples out; give held_out"
         )
     return Planned(row.name, method.name, point, run)
