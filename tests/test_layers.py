@@ -25,7 +25,7 @@ LAYERS = [
     {"methods"},
     {"training", "models", "evaluation"},
     {"data"},
-    {"checkpoint"},
+    {"checkpoint", "augmentation"},
     {"tables"},
     {"shift", "privacy"},
     {"weights"},

@@ -26,7 +26,7 @@ from fedpals.privacy import noisy_counts, repair
 from fedpals.record import Record
 from fedpals.run import Run
 from fedpals.server import DivergedError
-from fedpals.shift import Tally, pooled, target_accuracy
+from fedpals.shift import FeatureSums, Tally, gaussian_head, pooled, target_accuracy
 from fedpals.simulator import Simulation, State, simulate
 from fedpals.training import Update
 from fedpals.worker import Job, ProcessPool, SerialPool, Worker
@@ -101,7 +101,7 @@ def test_every_rule_runs_with_every_weighting(rule: str, weighting: str, partici
     name = "+".join(part for part in (rule, weighting) if part)
     record = simulate(Run(**SMALL, method=name, participation=participation), tmp_path)
     told = record.result()["selected"]
-    assert set(told) == {"raw", "prior"}
+    assert set(told) == {"raw", "prior", "gaussian"}
     assert all(0 <= s["test"]["accuracy"] <= 1 for s in told.values())
     assert torch.isfinite(final_vector(record)).all()
 
@@ -246,11 +246,12 @@ def test_when_nothing_usable_is_left_the_run_stops_with_its_last_state(tmp_path:
 def test_early_stopping_and_selection_use_validation_only(tmp_path: Path) -> None:
     record = simulate(Run(**{**SMALL, "rounds": 60, "patience": 4}, method="fedavg"), tmp_path)
     lines = record.metrics()
-    for name, selected in record.result()["selected"].items():
+    selections = {name: record.result()["selected"][name] for name in ("raw", "prior")}
+    for name, selected in selections.items():
         accuracies = [line[name]["validation"]["accuracy"] for line in lines]
         assert selected["round"] == accuracies.index(max(accuracies)) + 1
         assert selected["test"] == lines[selected["round"] - 1][name]["test"]
-    newest = max(s["round"] for s in record.result()["selected"].values())
+    newest = max(s["round"] for s in selections.values())
     assert len(lines) == min(60, newest + 4)
 
 
@@ -259,8 +260,8 @@ def test_the_saved_models_are_the_selected_ones(tmp_path: Path) -> None:
     record = simulate(run, tmp_path)
     worker = Worker(run)
     x, y = worker.samples(worker.federation.test)
-    for name, path in (("raw", record.model), ("prior", record.path / "model-prior.safetensors")):
-        tensors, facts = checkpoint.load(path)
+    for name, file in (("raw", "model"), ("prior", "model-prior"), ("gaussian", "model-gaussian")):
+        tensors, facts = checkpoint.load(record.path / f"{file}.safetensors")
         shift = tensors.pop("prior_shift", torch.zeros(10))
         tensors.pop("temperature", None)
         worker.model.network.load_state_dict(tensors)
@@ -286,7 +287,9 @@ def test_every_correction_is_selected_by_every_rule(held_out: Record) -> None:
         "/pooled": lambda told: told["clients"]["accuracy"],
     }
     corrections = ("raw", "prior", "calibrated")
-    assert set(selected) == {correction + rule for correction in corrections for rule in scores}
+    last = {"gaussian", "gaussian/estimate"}
+    assert set(selected) == {correction + rule for correction in corrections for rule in scores} | last
+    assert {selected[name]["round"] for name in last} == {len(lines)}
     for correction in corrections:
         for rule, score in scores.items():
             found = [score(line[correction]) for line in lines]
@@ -334,6 +337,74 @@ def test_the_models_that_are_saved_are_those_that_the_estimate_selected(held_out
         tally = Tally.of(everything["clients"][1].numpy(), outputs["clients"])
         assert target_accuracy(tally, federation.target).value == pytest.approx(told["score"])
         assert facts["round"] == told["round"]
+
+
+def test_the_gaussian_head_is_made_of_what_the_participants_of_the_last_round_train_with(held_out: Record) -> None:
+    worker = Worker(HELD_OUT)
+    tensors, _ = checkpoint.load(held_out.path / "model-gaussian.safetensors")
+    worker.model.load(State.load(held_out.checkpoint).vector)
+    sums = []
+    for i in range(len(worker.federation.clients)):
+        x, y = worker.client(i)
+        sums.append(FeatureSums.of(x.flatten(1).double().numpy(), y.numpy(), 10))  # a logistic model sees pixels
+    head = gaussian_head(sums, worker.federation.target)
+    np.testing.assert_allclose(tensors["1.weight"], head.weight, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(tensors["1.bias"], head.bias, rtol=1e-4)
+    x, y = worker.samples(np.concatenate(worker.federation.held_out))
+    tally = Tally.of(y.numpy(), head(x.flatten(1).double().numpy()))
+    told = held_out.result()["selected"]["gaussian/estimate"]["score"]
+    assert told == pytest.approx(target_accuracy(tally, worker.federation.target).value)
+
+
+class Odd(torch.nn.Module):
+    """A network that goes on after its last linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1)) * 0.5
+
+
+def odd(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    del shape, classes
+    return Odd()
+
+
+def test_a_network_that_does_not_end_in_a_linear_layer_has_no_gaussian_head(tmp_path: Path) -> None:
+    record = simulate(Run(**{**SMALL, "model": f"{__name__}:odd"}, method="fedavg"), tmp_path)
+    assert set(record.result()["selected"]) == {"raw", "prior"}
+    assert not (record.path / "model-gaussian.safetensors").exists()
+
+
+def test_the_running_mean_is_what_is_evaluated_and_never_what_is_trained(tmp_path: Path) -> None:
+    plain, averaged = (Run(**SMALL, method="fedavg", averaging=decay) for decay in (None, 0.75))
+    vectors, means = [], []
+
+    def advance(run: Run, seen: list[torch.Tensor]) -> None:
+        worker = Worker(run)
+        simulation = Simulation(worker, SerialPool(worker))
+        for _ in range(SMALL["rounds"]):
+            line = simulation.advance()
+            seen.append(simulation.state.model)
+            worker.model.load(simulation.state.model)
+            x, y = worker.samples(worker.federation.test)
+            right = (worker.model.logits(x).argmax(dim=1) == y).double().mean()
+            assert line["raw"]["test"]["accuracy"] == pytest.approx(float(right))
+        assert torch.equal(simulation.state.vector, vectors[-1])
+
+    advance(plain, vectors)
+    advance(averaged, means)
+    expected = vectors[0].double()
+    for number, (vector, mean) in enumerate(zip(vectors, means, strict=True), 1):
+        decay = 0.0 if number == 1 else min(0.75, number / (number + 5))
+        expected = decay * expected + (1 - decay) * vector.double()
+        assert torch.allclose(mean.double(), expected, atol=1e-7)
+    rounds = iter(range(100))
+    assert simulate(averaged, tmp_path / "stopped", stop=lambda: next(rounds) == 2).unfinished
+    resumed, unbroken = simulate(averaged, tmp_path / "stopped"), simulate(averaged, tmp_path / "unbroken")
+    assert resumed.result() == unbroken.result()
 
 
 @pytest.mark.parametrize("how", ["two workers", "stopped"])

@@ -62,6 +62,10 @@ class Run(Task):
     batch_size: int = Field(default=32, ge=1)
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    augment: Literal["shift", "flip"] | None = None
+    """Change images at random while training: shift moves them by up to 2 pixels, flip also mirrors them."""
+    averaging: float | None = Field(default=None, gt=0, lt=1)
+    """Decay of the running mean of the global models, which is evaluated and kept in place of the last of them."""
     participation: float = Field(default=1.0, gt=0, le=1)
     """Fraction of clients that take part in each round."""
     target_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)

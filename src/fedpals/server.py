@@ -25,6 +25,9 @@ from fedpals.methods import Method
 from fedpals.rng import generator
 from fedpals.training import Update
 
+_SHORT = 5
+"""Rounds after which the running mean forgets half as slowly as it could."""
+
 
 class DivergedError(FedpalsError, ArithmeticError):
     """No client returned an update that can be used."""
@@ -36,6 +39,8 @@ class State:
 
     round: int
     vector: Tensor
+    average: Tensor | None = None
+    """Running mean of the global vectors, where the server keeps one."""
     server: Tensor | None = None
     """The rule's vector of the server."""
     clients: dict[int, Tensor] = field(default_factory=dict)
@@ -43,6 +48,11 @@ class State:
     weighting: Vector | None = None
     mixes: list[Vector] = field(default_factory=list)
     """p_α of the last rounds, as many as it takes every client to have its turn."""
+
+    @property
+    def model(self) -> Tensor:
+        """The parameters that are worth most: the mean where there is one, else the last."""
+        return self.vector if self.average is None else self.average.to(self.vector.dtype)
 
     def save(self, path: Path) -> None:
         """Write the state, whole or not at all."""
@@ -56,6 +66,8 @@ class State:
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors and the facts that the state consists of."""
         tensors = {"vector": self.vector} | {f"client/{i}": t for i, t in self.clients.items()}
+        if self.average is not None:
+            tensors["average"] = self.average
         if self.server is not None:
             tensors["server"] = self.server
         if self.weighting is not None:
@@ -70,6 +82,7 @@ class State:
         return cls(
             round=facts["round"],
             vector=tensors["vector"],
+            average=tensors.get("average"),
             server=tensors.get("server"),
             clients={int(name[7:]): t for name, t in tensors.items() if name.startswith("client/")},
             weighting=tensors["weighting"].numpy() if "weighting" in tensors else None,
@@ -111,10 +124,11 @@ class Server:
         *,
         participation: float = 1.0,
         minimum: int = 1,
+        averaging: float | None = None,
         seed: int = 0,
     ) -> None:
         self.method, self.counts, self.target, self.state = method, counts, target, state
-        self.participation, self.minimum, self.seed = participation, minimum, seed
+        self.participation, self.minimum, self.averaging, self.seed = participation, minimum, averaging, seed
         if state.weighting is None:
             state.weighting = method.weighting.start(counts)
         self._last_weights: tuple[Indices, Vector] | None = None
@@ -171,6 +185,7 @@ class Server:
         server, clients = self._rule_state(updates)
         weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
         state.round, state.vector, state.server, state.weighting = number, vector, server, weighting
+        state.average = self._average(number, vector)
         state.clients |= clients
         state.mixes.append(np.asarray(alpha @ self.counts.subset(participants).marginals))
         del state.mixes[: -turns(self.participation)]
@@ -214,6 +229,15 @@ class Server:
             if alpha[i] > 0:
                 total.add_(updates[i].vector.double(), alpha=alpha[i])
         return self.method.rule.step(start, total.to(start.dtype))
+
+    def _average(self, number: int, vector: Tensor) -> Tensor | None:
+        """w̄_t = d w̄_{t−1} + (1 − d) w_t in double precision; d grows towards the decay, as early models are poor."""
+        if self.averaging is None:
+            return None
+        if self.state.average is None:
+            return vector.double()
+        decay = min(self.averaging, number / (number + _SHORT))
+        return decay * self.state.average + (1.0 - decay) * vector.double()
 
     def _rule_state(self, updates: Mapping[int, Update]) -> tuple[Tensor | None, dict[int, Tensor]]:
         """Renew the rule's vectors; the server's moves by the participants' shares of the whole population."""

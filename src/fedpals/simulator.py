@@ -28,11 +28,15 @@ from fedpals.rng import generator
 from fedpals.run import Run
 from fedpals.server import DivergedError, Server
 from fedpals.shift.calibration import Calibration, calibrate
+from fedpals.shift.gaussian import FeatureSums, Head, gaussian_head
 from fedpals.shift.risk import target_accuracy
 from fedpals.shift.tally import Tally
-from fedpals.training import Update
+from fedpals.training import FlatModel, Update
 from fedpals.weights import perturb
 from fedpals.worker import Job, Pool, SerialPool, Worker
+
+_WIDEST = 4096
+"""Features of the last layer beyond which the Gaussian head, with their products, is too large."""
 
 
 @dataclass(eq=False)
@@ -98,6 +102,7 @@ class Simulation:
             *known(self.run, self.federation),
             self.state,
             participation=self.run.participation,
+            averaging=self.run.averaging,
             seed=self.run.seed,
         )
         self._able = np.flatnonzero(self.federation.counts.sizes)
@@ -159,13 +164,44 @@ class Simulation:
         self.worker.model.load(vector)
         return {part: self.worker.model.logits(x).double().cpu().numpy() for part, (x, _) in self._samples.items()}
 
+    def gaussian(self) -> tuple[Head, dict[str, dict[str, Any]]] | None:
+        """Return the Gaussian head of the last model, and what it is worth; None where the last layer cannot have one.
+
+        The participants of the last round tell about the features of the samples that they train with.
+        """
+        model, K = self.worker.model, len(self.federation.dataset.labels)
+        model.load(self.state.model)
+        sums = []
+        for i in self.server.participants(self.state.round, self._able):
+            x, y = self.worker.client(int(i))
+            features = model.features(x)
+            if features is None or features.shape[1] > _WIDEST:
+                return None
+            sums.append(FeatureSums.of(features.double().cpu().numpy(), y.cpu().numpy(), K))
+        try:
+            head = gaussian_head(sums, self.server.target)
+        except InputError:  # none of them has a label of the target
+            return None
+        outputs = {}
+        for part, (x, _) in self._samples.items():
+            features = model.features(x)
+            assert features is not None
+            outputs[part] = head(features.double().cpu().numpy())
+        told = {part: self._metrics(part, outputs[part]) for part in ("validation", "test")}
+        scores = {"gaussian": told["validation"].accuracy}
+        if "clients" in outputs:
+            tally = Tally.of(self.labels("clients"), outputs["clients"])
+            scores["gaussian/estimate"] = target_accuracy(tally, self.server.target).value
+        test = asdict(told["test"])
+        return head, {name: {"round": self.state.round, "score": s, "test": test} for name, s in scores.items()}
+
     def labels(self, part: str) -> Indices:
         """Return the labels of a set to evaluate with."""
         return self._samples[part][1]
 
     def _evaluate(self, shift: Vector) -> dict[str, Any]:
         """Evaluate once; every correction of the same outputs costs next to nothing."""
-        outputs = self.logits(self.state.vector)
+        outputs = self.logits(self.state.model)
         lines: dict[str, Any] = {}
         for name, correction in self._corrections(outputs, shift).items():
             told = {part: self._metrics(part, correction(outputs[part])) for part in ("validation", "test")}
@@ -195,7 +231,7 @@ class Simulation:
         """Keep the round if it is the best so far."""
         state = self.state
         if score > state.selected.setdefault(name, Selected()).score:
-            vector = state.vector.clone() if rule == self.saved_by else None
+            vector = state.model.clone() if rule == self.saved_by else None
             state.selected[name] = Selected(state.round, score, asdict(test), vector, correction)
 
     def _metrics(self, part: str, logits: Vector) -> Metrics:
@@ -256,11 +292,17 @@ def _finish(record: Record, simulation: Simulation) -> None:
     state, federation = simulation.state, simulation.federation
     record.write_json("weights.json", {**_knowledge(simulation), "rounds": record.weights()})
     model = simulation.worker.model
+    selected = {name: {"round": s.round, "score": s.score, "test": s.test} for name, s in state.selected.items()}
+    if (found := simulation.gaussian()) is not None:
+        head, worth = found
+        selected |= worth
+        tensors = {**_parameters(model, state.model), **model.last_layer(head.weight, head.bias)}
+        facts = {"round": state.round, "labels": federation.dataset.labels}
+        checkpoint.save(record.model.with_stem("model-gaussian"), tensors, facts)
     for name, best in state.selected.items():
         if best.vector is None or best.correction is None:
             continue
-        model.load(best.vector)
-        tensors = {key: value.clone() for key, value in model.network.state_dict().items()}
+        tensors = _parameters(model, best.vector)
         correction = name.partition("/")[0]
         if correction != "raw":
             tensors["prior_shift"] = torch.from_numpy(best.correction.shift)
@@ -274,9 +316,7 @@ def _finish(record: Record, simulation: Simulation) -> None:
         "result.json",
         {
             "rounds": state.round,
-            "selected": {
-                name: {"round": s.round, "score": s.score, "test": s.test} for name, s in state.selected.items()
-            },
+            "selected": selected,
             "projection_distance": coverage.distance,
             "covered": coverage.covered,
             "clients": len(federation.clients),
@@ -286,6 +326,12 @@ def _finish(record: Record, simulation: Simulation) -> None:
             "parameters": model.trained,
         },
     )
+
+
+def _parameters(model: FlatModel, vector: Tensor) -> dict[str, Tensor]:
+    """Return the network's state with the parameters ``vector``, in memory of its own."""
+    model.load(vector)
+    return {key: value.clone() for key, value in model.network.state_dict().items()}
 
 
 def _knowledge(simulation: Simulation) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedpals.augmentation import Augmentation, augmented
 from fedpals.labels import Vector
 
 Optimizer: TypeAlias = Literal["sgd", "adam"]
@@ -34,6 +35,8 @@ class Plan:
     batch_size: int = 32
     optimizer: Optimizer = "sgd"
     learning_rate: float = 0.1
+    augment: Augmentation | None = None
+    """How images are changed at random in every epoch."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,41 @@ class FlatModel:
         """Return the network's output for all samples, (n, K), without gradients."""
         self.network.eval()
         with torch.inference_mode():
-            return torch.cat([self.network(x[i : i + _EVALUATION_BATCH]) for i in range(0, len(x), _EVALUATION_BATCH)])
+            return torch.cat([self.network(part) for part in _parts(x)])
+
+    def features(self, x: Tensor) -> Tensor | None:
+        """Return what the last layer sees of all samples, (n, d); None where it is not linear with a bias."""
+        found = self._last_linear()
+        if found is None:
+            return None
+        seen: list[Tensor] = []
+        outputs: list[Tensor] = []
+
+        def see(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            seen.append(inputs[0])
+            outputs.append(output)
+
+        self.network.eval()
+        with found[1].register_forward_hook(see), torch.inference_mode():
+            ends = all(self.network(part) is outputs[-1] for part in _parts(x))
+        return torch.cat(seen) if ends else None
+
+    def last_layer(self, weight: Vector, bias: Vector) -> dict[str, Tensor]:
+        """Return entries for the network's state that give its last layer other parameters."""
+        found = self._last_linear()
+        assert found is not None
+        values = {"weight": weight, "bias": bias}
+        return {f"{found[0]}.{key}".lstrip("."): torch.from_numpy(value).float() for key, value in values.items()}
+
+    def _last_linear(self) -> tuple[str, nn.Linear] | None:
+        """Return the name of the last layer and the layer, where it is linear with a bias."""
+        layers = [(name, m) for name, m in self.network.named_modules() if isinstance(m, nn.Linear)]
+        return layers[-1] if layers and layers[-1][1].bias is not None else None
+
+
+def _parts(x: Tensor) -> Iterator[Tensor]:
+    """Yield as many samples at a time as are evaluated together."""
+    return (x[i : i + _EVALUATION_BATCH] for i in range(0, len(x), _EVALUATION_BATCH))
 
 
 def _view(flat: Tensor, shape: torch.Size) -> Tensor:
@@ -155,6 +192,8 @@ def batches(x: Tensor, y: Tensor, plan: Plan, rng: np.random.Generator) -> Itera
     for _ in range(plan.epochs) if plan.steps is None else count():
         order = torch.from_numpy(rng.permutation(len(y))).to(x.device)
         shuffled_x, shuffled_y = x[order], y[order]  # gathered once, so that a batch is a mere slice
+        if plan.augment is not None:
+            shuffled_x = augmented(shuffled_x, plan.augment, rng)
         for start in range(0, len(y), plan.batch_size):
             if step == plan.steps:
                 return

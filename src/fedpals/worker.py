@@ -10,11 +10,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedpals.data import Dataset, Federation, ImageFiles, Indices
 from fedpals.data.files import search_path
+from fedpals.errors import InputError
 from fedpals.models import build, features, prepare
 from fedpals.rng import generator
 from fedpals.run import Run
@@ -72,7 +74,9 @@ class Worker:
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         # With other clients in every round, what is kept would grow from round to round.
         self._room = _ROOM if run.participation >= 1.0 else 0
-        self.plan = Plan(run.epochs, run.steps, run.batch_size, run.optimizer, run.learning_rate)
+        self.plan = Plan(run.epochs, run.steps, run.batch_size, run.optimizer, run.learning_rate, run.augment)
+        if run.augment is not None and (isinstance(dataset.x, np.ndarray) and dataset.x.ndim != 4):
+            raise InputError(f"augment is {run.augment!r}, but the samples are no images; leave it out")
 
     def samples(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return prepared inputs and labels."""

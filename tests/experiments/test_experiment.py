@@ -43,6 +43,7 @@ LAYERS: list[tuple[int, dict[str, Any]]] = [
     (3, {"row": [{"name": "row", "run": {"rounds": 3}}]}),
     (4, {"row": [{"name": "row", "run": {"rounds": 3}, "scale": {"desk": {"rounds": 4}}}]}),
     (5, {"method": [{"name": "FedAvg", "run": {"method": "fedavg", "rounds": 5}}]}),
+    (6, {"row": [{"name": "row", "run": {"rounds": 3}, "method": {"FedAvg": {"rounds": 6}}}]}),
 ]
 
 
@@ -171,6 +172,11 @@ def test_every_row_has_its_own_choice_unless_rows_are_shared(tiny: Experiment) -
         ("seeds = 1\n\n[scale", 'rows = ["C = 4"]\n\n[scale', "tuning.rows: there is no 'C = 4'; did you mean 'C = "),
         ("seeds = 1\nrun", 'methods = ["FedPAL"]\nrun', "'C = 3': there is no 'FedPAL'; did you mean 'FedPALS'?"),
         ('"fedavg" }', '"fedavg" }\nchosen_by = "prior/estimate"', "'prior/estimate', but nobody holds samples out"),
+        (
+            "seeds = 1\nrun",
+            "method = { FedPAL = { rounds = 1 } }\nrun",
+            "there is no 'FedPAL'; did you mean 'FedPALS'?",
+        ),
         ("[grid]", "[grid", "not a TOML file"),
     ],
 )

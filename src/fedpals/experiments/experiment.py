@@ -2,7 +2,7 @@
 
 Settings of a run are layered; what is more particular wins:
 
-    experiment < scale < row < row at this scale < method < tuned point
+    experiment < scale < row < row at this scale < method < method in this row < tuned point
 
 Every method has a grid of the same kind: the experiment's, widened by the method's own options; the
 row may replace the values of a key. A point of the grid is chosen on validation, over tuning seeds that
@@ -65,6 +65,8 @@ class Row(_Part):
     """Take the points that were chosen for this row, instead of tuning again."""
     methods: list[str] | None = None
     """Only these methods; all unless given."""
+    method: dict[str, Keys] = {}
+    """Keys of single methods in this row."""
     reported: dict[str, list[float]] = {}
     """The paper's mean and standard deviation, in %, by method."""
 
@@ -75,7 +77,7 @@ class Method(_Part):
     name: str
     run: Keys
     grid: Grid = {}
-    chosen_by: Literal["raw", "prior", "prior/estimate", "calibrated/estimate"] = "raw"
+    chosen_by: Literal["raw", "prior", "prior/estimate", "calibrated/estimate", "gaussian/estimate"] = "raw"
     """The selection whose score chooses from the grid; an estimate needs no target sample, but ``held_out``."""
 
 
@@ -116,7 +118,7 @@ class Experiment(_Part):
         rows, methods = [row.name for row in self.row], [method.name for method in self.method]
         named = [("tuning.rows", name, rows) for name in self.tuning.rows or ()]
         for row in self.row:
-            named += [(f"methods of row {row.name!r}", name, methods) for name in row.methods or ()]
+            named += [(f"methods of row {row.name!r}", name, methods) for name in (*(row.methods or ()), *row.method)]
         for where, name, known in named:
             if name not in known:
                 raise InputError(f"{where}: there is no {name!r}{did_you_mean(name, known)}")
@@ -249,6 +251,7 @@ def _planned(
         **row.scale.get(scale, {}),
         **extra,
         **method.run,
+        **row.method.get(method.name, {}),
         **point,
         "seed": seed,
     }

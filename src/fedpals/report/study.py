@@ -24,8 +24,13 @@ SELECTIONS = {
     "prior": "+prior",
     "prior/estimate": "+prior, no target data",
     "calibrated/estimate": "calibrated, no target data",
+    "gaussian": "Gaussian head, no target data",
 }
-"""How a model is evaluated and its round selected, and what readers call it; the last two where clients held out."""
+"""How a model is evaluated and its round selected, and what readers call it.
+
+The round is selected on target validation data, or by the estimate of clients that held samples out; the Gaussian
+head belongs to the last round.
+"""
 _RUNS: list[View] = ["table", "dynamics", "labels", "heatmap", "weights"]
 """Views of runs that belong to no experiment."""
 

@@ -2,10 +2,12 @@
 
 Clients report tallies of a model's losses and predictions by label (`Tally`). From them follow the
 target risk without a target sample (`target_loss`, `target_accuracy`, `best`), a test of label shift
-itself (`homogeneity`), and T where only unlabelled target inputs exist (`bbse`, `em`).
+itself (`homogeneity`), and T where only unlabelled target inputs exist (`bbse`, `em`). From sums of features
+by label (`FeatureSums`) follows a last layer for the target (`gaussian_head`).
 """
 
 from fedpals.shift.estimate import TargetEstimate, bbse, em
+from fedpals.shift.gaussian import FeatureSums, Head, gaussian_head
 from fedpals.shift.homogeneity import Break, ClientTest, Homogeneity, LabelTest, Light, homogeneity
 from fedpals.shift.risk import Estimate, best, target_accuracy, target_loss
 from fedpals.shift.tally import Tally, pooled
@@ -14,6 +16,8 @@ __all__ = [
     "Break",
     "ClientTest",
     "Estimate",
+    "FeatureSums",
+    "Head",
     "Homogeneity",
     "LabelTest",
     "Light",
@@ -22,6 +26,7 @@ __all__ = [
     "bbse",
     "best",
     "em",
+    "gaussian_head",
     "homogeneity",
     "pooled",
     "target_accuracy",
