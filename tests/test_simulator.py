@@ -255,6 +255,14 @@ def test_early_stopping_and_selection_use_validation_only(tmp_path: Path) -> Non
     assert len(lines) == min(60, newest + 4)
 
 
+def test_early_stopping_needs_no_target_sample_where_clients_hold_samples_out(tmp_path: Path) -> None:
+    record = simulate(Run(**{**SMALL, "rounds": 60, "patience": 4, "held_out": 0.25}, method="fedavg"), tmp_path)
+    told = {name: s["round"] for name, s in record.result()["selected"].items() if not name.startswith("gaussian")}
+    newest = max(number for name, number in told.items() if name.endswith("/estimate"))
+    assert len(record.metrics()) == min(60, newest + 4)
+    assert len(record.metrics()) < 60
+
+
 def test_the_saved_models_are_the_selected_ones(tmp_path: Path) -> None:
     run = Run(**SMALL, method="fedavg")
     record = simulate(run, tmp_path)
@@ -364,7 +372,7 @@ class Odd(torch.nn.Module):
         self.layer = torch.nn.Linear(64, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x.flatten(1)) * 0.5
+        return torch.as_tensor(self.layer(x.flatten(1)) * 0.5)
 
 
 def odd(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
@@ -380,7 +388,8 @@ def test_a_network_that_does_not_end_in_a_linear_layer_has_no_gaussian_head(tmp_
 
 def test_the_running_mean_is_what_is_evaluated_and_never_what_is_trained(tmp_path: Path) -> None:
     plain, averaged = (Run(**SMALL, method="fedavg", averaging=decay) for decay in (None, 0.75))
-    vectors, means = [], []
+    vectors: list[torch.Tensor] = []
+    means: list[torch.Tensor] = []
 
     def advance(run: Run, seen: list[torch.Tensor]) -> None:
         worker = Worker(run)

@@ -75,7 +75,7 @@ class Run(Task):
     held_out: float | None = Field(default=None, gt=0, lt=1)
     """Share of its samples that every client keeps out of training, to estimate the target risk with."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop when validation has not improved for so many rounds."""
+    """Stop when validation, or the estimate of clients that hold samples out, has not improved for so many rounds."""
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="before")

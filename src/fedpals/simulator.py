@@ -124,9 +124,9 @@ class Simulation:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done, or validation has not improved for ``patience`` rounds."""
+        """Whether all rounds are done, or none of the saved models has improved for ``patience`` rounds."""
         patience = self.run.patience
-        newest = max((s.round for s in self.state.selected.values()), default=0)
+        newest = max((s.round for s in self.state.selected.values() if s.vector is not None), default=0)
         stale = patience is not None and self.state.round - newest >= patience
         return self.state.round >= self.run.rounds or stale
 
