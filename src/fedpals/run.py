@@ -123,6 +123,8 @@ class Run(Task):
         for key, letter in (("labels_per_client", "C"), ("beta", "beta"), ("delta", "delta")):
             if (value := getattr(self, key)) is not None:
                 name += f"-{letter}{value:g}"
+        if self.task == "pacs" and self.partition == "by_domain":
+            name += "-domains"
         return re.sub(r"[^A-Za-z0-9._+-]", "_", name)
 
     @property

@@ -32,6 +32,7 @@ class TestKeys:
         assert Task(task="cifar10", beta=0.1).partition == "dirichlet"
         assert Task(task="pacs").partition == "pacs"
         assert Task(task="pacs", labels_per_client=2).partition == "sparsity"
+        assert Task(task="pacs", clients=2).partition == "by_domain"
         assert (Task(task="iwildcam").partition, Task(task="iwildcam").clients) == ("by_domain", 100)
         assert (Task(task="synthetic").partition, Task(task="synthetic").delta) == ("synthetic", 0.0)
         assert Task(task="own.npz").partition == "sparsity"
@@ -53,7 +54,7 @@ class TestKeys:
                 {"delta": 0.5},
                 "delta does not apply to digits .* takes clients, labels_per_client, samples_per_client",
             ),
-            ({"task": "pacs", "clients": 3}, "clients does not apply to pacs .* no keys of its own"),
+            ({"task": "pacs", "delta": 0.5}, "delta does not apply to pacs .* no keys of its own"),
             ({"beta": 0}, "greater than 0"),
             ({"beta": float("nan")}, "finite"),
             ({"clients": 0}, "greater than or equal to 1"),
@@ -180,6 +181,15 @@ class TestLayouts:
         assert np.array_equal(federation.validation, splits["id_val"][y[splits["id_val"]] != 2])
         assert np.array_equal(federation.test, splits["test"][y[splits["test"]] != 2])
         assert federation.target.tolist() == pytest.approx([1 / 6, 1 / 6, 0, 1 / 6, 1 / 6, 1 / 6, 1 / 6])
+
+    def test_pacs_with_a_client_per_domain(self, pacs_like: Path) -> None:
+        federation = Task(task="pacs", clients=2).federation(0, folder=pacs_like)
+        domain = federation.dataset.domain
+        assert domain is not None
+        homes = [set(domain[indices].tolist()) for indices in federation.clients]
+        assert [len(home) for home in homes] == [1, 1]
+        assert len(set.union(*homes)) == 2
+        assert not set(domain[federation.test].tolist()) & set.union(*homes)
 
     def test_pacs_with_a_smaller_test_set(self, pacs_like: Path) -> None:
         federation = Task(task="pacs", test_samples=60, validation_samples=12).federation(0, folder=pacs_like)

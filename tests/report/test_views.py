@@ -12,7 +12,8 @@ from fedpals.report.study import Study
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
 
-from fedpals.report.views import Exhibit, exhibits
+from fedpals.report.exhibit import Exhibit
+from fedpals.report.views import exhibits
 from tests.report import made
 
 

@@ -23,7 +23,15 @@ from fedpals.run import Run
 if TYPE_CHECKING:
     from fedpals.experiments.results import Results
 
-_STYLES = {"": "", "best": "bold", "near": "underline", "quiet": "dim"}
+_STYLES = {
+    "": "",
+    "best": "bold",
+    "near": "underline",
+    "quiet": "dim",
+    "green": "green",
+    "amber": "yellow",
+    "red": "red",
+}
 """How the marks of a table's cells look in a terminal."""
 
 

@@ -28,7 +28,19 @@ Keys: TypeAlias = dict[str, str | float]
 """Keys of a run."""
 Grid: TypeAlias = dict[str, list[float]]
 """Values to try, by key of a run."""
-View: TypeAlias = Literal["table", "curve", "distance", "heatmap", "dynamics", "weights", "labels", "simplex"]
+View: TypeAlias = Literal[
+    "table",
+    "curve",
+    "distance",
+    "heatmap",
+    "dynamics",
+    "weights",
+    "labels",
+    "simplex",
+    "selection",
+    "check",
+    "privacy",
+]
 """What the report shows of an experiment."""
 
 TUNING_SEED = 1000

@@ -43,6 +43,10 @@ class Federated(BaseModel):
     target: list[float]
     participants: list[int]
     alpha: list[float]
+    exact_counts: list[list[int]] | None = None
+    """Where clients added noise to their counts."""
+    moved: float | None = None
+    """How much weight that noise moves on average, as the server itself can tell."""
 
 
 class Summary(BaseModel):
@@ -62,6 +66,8 @@ class Summary(BaseModel):
     curves: dict[str, dict[str, list[float]]] = Field(default_factory=dict)
     """By "raw" and "prior", by "validation" and "test": the metric after every round."""
     federation: Federated | None = None
+    tallies: list[dict[str, Any]] = Field(default_factory=list)
+    """Of every client, on the samples that it held out."""
     projection_distance: float = 0.0
     covered: bool = False
     clients: int = 0
@@ -85,7 +91,7 @@ class Summary(BaseModel):
 
     @classmethod
     def of(cls, planned: Planned, record: Record, *, metric: str = "accuracy", whole: bool = True) -> Self:
-        """Summarise a finished run; without curves and federation unless ``whole``."""
+        """Summarise a finished run; without curves, federation and tallies unless ``whole``."""
         result, lines, weights = record.result(), record.metrics(), record.read_json("weights.json")
         curves = {
             name: {
@@ -95,7 +101,12 @@ class Summary(BaseModel):
             if name in lines[0]
         }
         last = weights["rounds"][-1]
-        federation = Federated(**{key: weights[key] for key in ("labels", "counts", "target")}, **_without_round(last))
+        federation = Federated(
+            **{key: weights[key] for key in ("labels", "counts", "target")},
+            **{key: last[key] for key in ("participants", "alpha")},
+            exact_counts=weights.get("exact_counts"),
+            moved=weights.get("spread", {}).get("moved"),
+        )
         return cls(
             row=planned.row,
             method=planned.method,
@@ -105,16 +116,13 @@ class Summary(BaseModel):
             selected=result["selected"],
             curves=curves if whole else {},
             federation=federation if whole else None,
+            tallies=[tally.to_json() for tally in record.tallies()] if whole and planned.run.held_out else [],
             projection_distance=result["projection_distance"],
             covered=result["covered"],
             clients=result["clients"],
             samples=result["samples"],
             seconds=round(sum(line["seconds"] for line in lines), 2),
         )
-
-
-def _without_round(weights: dict[str, Any]) -> dict[str, Any]:
-    return {key: weights[key] for key in ("participants", "alpha")}
 
 
 class Results:

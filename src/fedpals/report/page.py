@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fedpals.atomic import replacing
+from fedpals.report.exhibit import Exhibit
 from fedpals.report.explorer import explore
 from fedpals.report.html import render
 from fedpals.report.sheet import Sheet
 from fedpals.report.study import Study
 from fedpals.report.svg import inline
-from fedpals.report.views import Exhibit, exhibits, keys
+from fedpals.report.views import exhibits, keys
 
 _MOST_ROWS = 120
 """Longer sheets are left to their CSV file."""

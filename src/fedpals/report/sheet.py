@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from fedpals.report.table import Spread
 
 Value: TypeAlias = Spread | float | str | None
-Mark: TypeAlias = Literal["", "best", "near", "quiet"]
+Mark: TypeAlias = Literal["", "best", "near", "quiet", "green", "amber", "red"]
 
 _LATEX = str.maketrans(
     {

@@ -31,7 +31,7 @@ SELECTIONS = {
 The round is selected on target validation data, or by the estimate of clients that held samples out; the Gaussian
 head belongs to the last round.
 """
-_RUNS: list[View] = ["table", "dynamics", "labels", "heatmap", "weights"]
+_RUNS: list[View] = ["table", "check", "dynamics", "labels", "heatmap", "weights"]
 """Views of runs that belong to no experiment."""
 
 

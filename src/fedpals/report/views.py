@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,10 @@ import numpy as np
 
 from fedpals.errors import InputError
 from fedpals.experiments.experiment import Method, Row, View
+from fedpals.report import findings
 from fedpals.report.curves import Compared, Series, draw_compared, draw_labels, draw_series, name_places
-from fedpals.report.figures import Panel, by_size, compose, draw_simplex, weights_panels
+from fedpals.report.exhibit import METRICS, Exhibit
+from fedpals.report.figures import Panel, by_size, draw_simplex, weights_panels
 from fedpals.report.heatmap import marginals_panel
 from fedpals.report.looks import BLUE, Look
 from fedpals.report.sheet import Cell, Mark, Sheet, Value
@@ -25,9 +26,7 @@ from fedpals.weights import Weights, ess_grid, solve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-METRICS = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
 _ESS = (0.25, 0.5, 0.75)
 """Of the weights figure, where the methods name none: the paper's."""
 _MOST_LABELS = 40
@@ -35,28 +34,6 @@ _MOST_LABELS = 40
 _NEAREST = 0.06
 """Of an axis' length: places nearer to each other cannot both be named."""
 _PLAIN = Look(0, BLUE, "-", "o")
-
-
-@dataclass(frozen=True, eq=False)
-class Exhibit:
-    """A table or a figure: the numbers, how they are drawn, and what a reader is told."""
-
-    name: str
-    """Of its files."""
-    title: str
-    caption: str
-    sheet: Sheet
-    panels: Sequence[Panel]
-    legend: Mapping[str, Look] = field(default_factory=dict)
-    """Methods that the panels draw, where they do not name them."""
-    tabular: bool = False
-    """Whether the numbers are what it is about, and the panels come second."""
-    federation: str | None = None
-    """Whose federation it shows, where readers choose one."""
-
-    def figure(self) -> Figure:
-        """Draw all panels together."""
-        return compose(self.panels, self.legend)
 
 
 def exhibits(study: Study) -> list[Exhibit]:
@@ -394,6 +371,9 @@ VIEWS: Mapping[View, Callable[[Study], list[Exhibit]]] = {
     "weights": weights,
     "labels": labels,
     "simplex": simplex,
+    "selection": findings.selection,
+    "check": findings.check,
+    "privacy": findings.privacy,
 }
 
 
