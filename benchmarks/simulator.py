@@ -56,7 +56,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedpals.labels import Vector
 from fedpals.models import build
 from fedpals.record import to_toml
 from fedpals.run import Run
@@ -121,9 +120,9 @@ class Timed(Simulation):
 
     evaluating = 0.0
 
-    def _evaluate(self, mix: Vector) -> dict[str, Any]:
+    def _evaluate(self) -> dict[str, Any]:
         start = time.perf_counter()
-        lines = super()._evaluate(mix)
+        lines = super()._evaluate()
         self.evaluating = time.perf_counter() - start
         return lines
 

@@ -41,6 +41,8 @@ def test_names_for_people() -> None:
     [
         ({"round": 3}, "'round' is not a known key; did you mean 'rounds'"),
         ({"method": "fedpal"}, "did you mean 'fedpals'"),
+        ({"target_estimate": "em"}, "target_estimate is 'em', which takes .* give held_out"),
+        ({"target_estimate": "em", "held_out": 0.1, "target_noise": 0.1}, "give one"),
         ({"lam": 1, "ess": 0.5}, "give one of them"),
         ({"method": "fedavg", "ess": 0.5}, "ess is no option of the method 'fedavg'"),
         ({"rounds": 0}, "rounds is 0"),

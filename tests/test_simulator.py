@@ -364,6 +364,45 @@ def test_the_gaussian_head_is_made_of_what_the_participants_of_the_last_round_tr
     assert told == pytest.approx(target_accuracy(tally, worker.federation.target).value)
 
 
+UNKNOWN = Run(
+    task="digits", beta=2.0, clients=4, model="logistic", rounds=12, method="fedpals", ess=0.5, held_out=0.5,
+    learning_rate=0.1, batch_size=8,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("estimate", ["bbse", "em"])
+def test_a_target_that_is_unknown_is_learned_from_its_inputs(estimate: str, tmp_path: Path) -> None:
+    run = UNKNOWN.model_copy(update={"target_estimate": estimate})
+    record = simulate(run, tmp_path / "unbroken")
+    told, federation = record.read_json("weights.json"), run.build_federation()
+    assert told["exact_target"] == federation.target.tolist()
+    clients = federation.table.sum(axis=0) / federation.table.sum()
+    wrong = [np.abs(np.asarray(T) - federation.target).sum() for T in (told["target"], clients)]
+    assert wrong[0] < 0.6 * wrong[1]
+    first, last = (np.array(record.metrics()[i]["weights"]["alpha"]) for i in (0, -1))
+    known = solve(federation.table, federation.target, ess=0.5).alpha
+    assert np.abs(last - known).sum() < 0.6 * np.abs(first - known).sum()
+    rounds = iter(range(100))
+    assert simulate(run, tmp_path / "stopped", stop=lambda: next(rounds) == 5).unfinished
+    resumed = simulate(run, tmp_path / "stopped")
+    assert resumed.result() == record.result()
+    assert resumed.read_json("weights.json") == told
+
+
+def test_labels_of_the_target_do_not_take_part_in_the_estimate() -> None:
+    worker = Worker(UNKNOWN.model_copy(update={"target_estimate": "bbse"}))
+    dataset, validation = worker.federation.dataset, worker.federation.validation
+    start = worker.model.vector.clone()
+    found = []
+    for labels in (dataset.y, np.where(np.isin(np.arange(len(dataset.y)), validation), 0, dataset.y)):
+        worker.federation = replace(worker.federation, dataset=replace(dataset, y=labels))
+        simulation = Simulation(worker, SerialPool(worker), State(0, start.clone()))
+        for _ in range(3):
+            simulation.advance()
+        found.append(simulation.server.target)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 class Odd(torch.nn.Module):
     """A network that goes on after its last linear layer."""
 

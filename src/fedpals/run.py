@@ -70,6 +70,8 @@ class Run(Task):
     """Fraction of clients that take part in each round."""
     target_noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """δ of the noise on what the server takes for T; it knows T exactly unless given."""
+    target_estimate: Literal["bbse", "em"] | None = None
+    """Estimate T after every round from unlabelled inputs of the target, as if it were unknown; needs held_out."""
     count_epsilon: float | None = Field(default=None, gt=0, le=100)
     """ε of the noise that clients add to their label counts; the server knows the counts exactly unless given."""
     held_out: float | None = Field(default=None, gt=0, lt=1)
@@ -95,6 +97,15 @@ class Run(Task):
     def _method_exists(self) -> Run:
         if self.lam is not None and self.ess is not None:
             raise InputError("lam and ess are two ways to say the same: give one of them")
+        if self.target_estimate is not None and self.held_out is None:
+            raise InputError(
+                f"target_estimate is {self.target_estimate!r}, which takes what clients say of samples that they hold "
+                "out; give held_out, as 0.1"
+            )
+        if self.target_estimate is not None and self.target_noise is not None:
+            raise InputError(
+                "target_estimate is for a T that is unknown, and target_noise for one that is not: give one"
+            )
         self.build_method()
         return self
 

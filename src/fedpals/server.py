@@ -145,6 +145,11 @@ class Server:
         self.counts = counts
         self._last_weights = None
 
+    def aim(self, target: Vector) -> None:
+        """Take another T from the next round on."""
+        self.target = target
+        self._last_weights = None
+
     def participants(self, number: int, present: Indices | None = None) -> Indices:
         """Draw the clients of a round, in ascending order; clients without samples have nothing to say.
 
@@ -194,9 +199,13 @@ class Server:
 
     @property
     def prior_shift(self) -> Vector:
-        """log T − log p, (K,), with p what the rule makes of p_α: its mean over the rounds in which all had a turn."""
-        mix = np.asarray(np.mean(self.state.mixes, axis=0))
-        return prior_shift(self.target, self.method.rule.learned_prior(mix), self.counts.total)
+        """log T − log p, (K,), with p the label marginal that the model has learned."""
+        return prior_shift(self.target, self.learned_prior, self.counts.total)
+
+    @property
+    def learned_prior(self) -> Vector:
+        """What the rule makes of p_α, (K,), up to a factor: of its mean over the rounds in which all had a turn."""
+        return self.method.rule.learned_prior(np.asarray(np.mean(self.state.mixes, axis=0)))
 
     def _collect(
         self, number: int, participants: Indices, train: Train

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import Tensor
 
 from fedpals import checkpoint, server
@@ -28,6 +29,7 @@ from fedpals.rng import generator
 from fedpals.run import Run
 from fedpals.server import DivergedError, Server
 from fedpals.shift.calibration import Calibration, calibrate
+from fedpals.shift.estimate import NotConvergedError, bbse, em
 from fedpals.shift.gaussian import FeatureSums, Head, gaussian_head
 from fedpals.shift.risk import target_accuracy
 from fedpals.shift.tally import Tally
@@ -61,6 +63,8 @@ class State(server.State):
 
     selected: dict[str, Selected] = field(default_factory=dict)
     """By correction ("raw", "prior", "calibrated"); selections by other rules than validation as "raw/estimate"."""
+    target: Vector | None = None
+    """T as the server estimates it, where it does not know it."""
 
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Add the selected rounds to the server's state."""
@@ -72,12 +76,15 @@ class State(server.State):
                 selected[name]["temperature"] = s.correction.temperature
                 shift = torch.from_numpy(s.correction.shift)
                 tensors |= {f"selected/{name}/vector": s.vector, f"selected/{name}/shift": shift}
+        if self.target is not None:
+            tensors["target"] = torch.from_numpy(self.target)
         return tensors, {**facts, "selected": selected}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
         """Put a state together from its parts."""
         state = super().of(tensors, facts)
+        state.target = tensors["target"].numpy() if "target" in tensors else None
         for name, told in facts["selected"].items():
             best = state.selected[name] = Selected(told["round"], told["score"], told["test"])
             if "temperature" in told:
@@ -105,6 +112,8 @@ class Simulation:
             averaging=self.run.averaging,
             seed=self.run.seed,
         )
+        if self.state.target is not None:
+            self.server.aim(self.state.target)
         self._able = np.flatnonzero(self.federation.counts.sizes)
         evaluated = {"validation": self.federation.validation, "test": self.federation.test}
         self.saved_by = "validation"
@@ -147,7 +156,7 @@ class Simulation:
             "trained": done.trained,
             "participants": len(done.participants),
             "refused": done.refused,
-            **self._evaluate(self.server.prior_shift),
+            **self._evaluate(),
             "weights": {"participants": done.participants.tolist(), "alpha": done.alpha.tolist()},
             "seconds": round(time.perf_counter() - started, 4),
         }
@@ -199,11 +208,27 @@ class Simulation:
         """Return the labels of a set to evaluate with."""
         return self._samples[part][1]
 
-    def _evaluate(self, shift: Vector) -> dict[str, Any]:
+    def _estimate_target(self, outputs: Mapping[str, Vector]) -> None:
+        """Learn T from the target's validation inputs, not their labels; keep what is known where they do not tell."""
+        try:
+            if self.run.target_estimate == "bbse":
+                tally = Tally.of(self.labels("clients"), outputs["clients"])
+                predicted = outputs["validation"].argmax(axis=1)
+                found = bbse(tally, np.bincount(predicted, minlength=self.server.target.size))
+            else:
+                found = em(softmax(outputs["validation"], axis=1), self.server.learned_prior)
+        except (InputError, NotConvergedError):
+            return
+        self.state.target = found.target
+        self.server.aim(found.target)
+
+    def _evaluate(self) -> dict[str, Any]:
         """Evaluate once; every correction of the same outputs costs next to nothing."""
         outputs = self.logits(self.state.model)
+        if self.run.target_estimate is not None:
+            self._estimate_target(outputs)
         lines: dict[str, Any] = {}
-        for name, correction in self._corrections(outputs, shift).items():
+        for name, correction in self._corrections(outputs, self.server.prior_shift).items():
             told = {part: self._metrics(part, correction(outputs[part])) for part in ("validation", "test")}
             lines[name] = {part: asdict(m) for part, m in told.items()}
             scores = {"validation": told["validation"].accuracy}
@@ -239,10 +264,15 @@ class Simulation:
 
 
 def known(run: Run, federation: Federation) -> tuple[LabelCounts, Vector]:
-    """Return what the server takes for the clients' label counts and for T: with noise where the run says so."""
+    """Return what the server takes for the clients' label counts and for T: with noise where the run says so.
+
+    Of a T that it does not know, it takes the clients' own labels for it until it has an estimate.
+    """
     counts, target = federation.counts, federation.target
     if run.count_epsilon is not None:
         counts = repair(noisy_counts(counts, run.count_epsilon, run.seed), like=counts)
+    if run.target_estimate is not None:
+        target = np.asarray(counts.sizes @ counts.marginals / counts.total)
     if run.target_noise is not None:
         target = perturb(target, run.target_noise, generator(run.seed, "target noise"))
     return counts, target
@@ -342,6 +372,8 @@ def _knowledge(simulation: Simulation) -> dict[str, Any]:
         "counts": np.asarray(server.counts.table, dtype=np.int64).tolist(),
         "target": server.target.tolist(),
     }
+    if not np.array_equal(server.target, federation.target):
+        told["exact_target"] = federation.target.tolist()
     if run.count_epsilon is None:
         return told
     told["exact_counts"] = federation.table.tolist()

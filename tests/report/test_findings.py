@@ -56,7 +56,7 @@ def test_every_rule_chooses_rounds_and_methods_by_its_own_score() -> None:
 
 
 def test_without_held_out_samples_there_is_nothing_to_compare() -> None:
-    for view in ("selection", "check", "privacy"):
+    for view in ("selection", "check", "unknown", "privacy"):
         assert exhibits(made.study(show=[view])) == []
 
 
@@ -109,3 +109,17 @@ def test_misplaced_weight_is_against_the_weights_of_exact_counts() -> None:
     mix = ours.alpha @ theirs.counts.marginals
     assert float(line[4]) == pytest.approx(np.square(np.array(made.TARGET) - mix).sum(), rel=1e-3)
     assert float(line[5]) == pytest.approx(theirs.distance, rel=1e-3)
+
+
+def test_the_share_of_t_that_is_wrong() -> None:
+    runs = []
+    for seed, target in enumerate(([0.3, 0.3, 0.4], [0.2, 0.3, 0.5])):
+        known = Federated(
+            labels=made.LABELS, counts=made.COUNTS, target=target, participants=[0], alpha=[1.0],
+            exact_target=made.TARGET,
+        )  # fmt: skip
+        runs.append(made.summary("C = 3", "FedPALS", seed, 0.5).model_copy(update={"federation": known}))
+    exhibit = only("unknown", [*runs, made.summary("C = 3", "FedAvg", 0, 0.5)])
+    assert lines(exhibit) == [["C = 3", "FedPALS", "5.0 ± 7.1", "10", "2"]]
+    ax: Any = exhibit.figure().axes[0]
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx([5])

@@ -39,6 +39,7 @@ View: TypeAlias = Literal[
     "simplex",
     "selection",
     "check",
+    "unknown",
     "privacy",
 ]
 """What the report shows of an experiment."""

@@ -45,6 +45,8 @@ class Federated(BaseModel):
     alpha: list[float]
     exact_counts: list[list[int]] | None = None
     """Where clients added noise to their counts."""
+    exact_target: list[float] | None = None
+    """Where the server took something else for T."""
     moved: float | None = None
     """How much weight that noise moves on average, as the server itself can tell."""
 
@@ -105,6 +107,7 @@ class Summary(BaseModel):
             **{key: weights[key] for key in ("labels", "counts", "target")},
             **{key: last[key] for key in ("participants", "alpha")},
             exact_counts=weights.get("exact_counts"),
+            exact_target=weights.get("exact_target"),
             moved=weights.get("spread", {}).get("moved"),
         )
         return cls(

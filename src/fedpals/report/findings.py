@@ -151,6 +151,36 @@ def _draw_p_values(ax: Axes, curves: Mapping[str, Sequence[float]]) -> None:
     ax.legend(frameon=False, fontsize="small")
 
 
+def unknown(study: Study) -> list[Exhibit]:
+    """How far the server's T is off, where it had to estimate it."""
+    lines: list[list[Value | Cell]] = []
+    panels = []
+    for row in study.rows:
+        shown: dict[str, Spread] = {}
+        for method in study.methods:
+            known = [s.federation for s in study.members(row, method) if s.federation and s.federation.exact_target]
+            off = [np.abs(np.subtract(f.target, f.exact_target or f.target)).sum() / 2 for f in known]
+            if off:
+                shown[method.name] = Spread.of(off)
+                lines.append([row.name, method.name, shown[method.name], 100 * float(max(off)), len(off)])
+        if shown:
+            panels.append(Panel(row.name, partial(_draw_wrong, shown=shown), (4.6, 1.2 + 0.4 * len(shown))))
+    caption = (
+        "Half the sum of |T̂ − T| in % at the end of training: the share of the target's labels that the server has "
+        "wrong. Mean ± standard deviation over seeds, and the worst of them."
+    )
+    sheet = Sheet.of(["row", "method", "T that is wrong, %", "worst, %", "runs"], lines)
+    return [Exhibit("unknown", "T from unlabelled inputs", caption, sheet, panels, tabular=True)] if lines else []
+
+
+def _draw_wrong(ax: Axes, shown: Mapping[str, Spread]) -> None:
+    means, errors = [100 * s.mean for s in shown.values()], [100 * s.std for s in shown.values()]
+    ax.barh(list(shown), means, xerr=errors, color=BLUE, error_kw={"ecolor": GREY})
+    ax.invert_yaxis()
+    ax.set_xlim(left=0)
+    ax.set_xlabel("T that is wrong (%)")
+
+
 def privacy(study: Study) -> list[Exhibit]:
     """How far noise on label counts puts the weights off, and where they lead."""
     lines: list[list[Value | Cell]] = []

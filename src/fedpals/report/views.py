@@ -373,6 +373,7 @@ VIEWS: Mapping[View, Callable[[Study], list[Exhibit]]] = {
     "simplex": simplex,
     "selection": findings.selection,
     "check": findings.check,
+    "unknown": findings.unknown,
     "privacy": findings.privacy,
 }
 
