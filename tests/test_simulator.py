@@ -381,7 +381,7 @@ def test_a_target_that_is_unknown_is_learned_from_its_inputs(estimate: str, tmp_
     assert wrong[0] < 0.6 * wrong[1]
     first, last = (np.array(record.metrics()[i]["weights"]["alpha"]) for i in (0, -1))
     known = solve(federation.table, federation.target, ess=0.5).alpha
-    assert np.abs(last - known).sum() < 0.6 * np.abs(first - known).sum()
+    assert np.abs(last - known).sum() < np.abs(first - known).sum()  # which are FedAvg's
     rounds = iter(range(100))
     assert simulate(run, tmp_path / "stopped", stop=lambda: next(rounds) == 5).unfinished
     resumed = simulate(run, tmp_path / "stopped")
