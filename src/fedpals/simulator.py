@@ -327,6 +327,7 @@ def _finish(record: Record, simulation: Simulation) -> None:
         head, worth = found
         selected |= worth
         tensors = {**_parameters(model, state.model), **model.last_layer(head.weight, head.bias)}
+        tensors["stands_for"] = torch.from_numpy(head.stands_for)
         facts = {"round": state.round, "labels": federation.dataset.labels}
         checkpoint.save(record.model.with_stem("model-gaussian"), tensors, facts)
     for name, best in state.selected.items():

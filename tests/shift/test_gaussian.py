@@ -64,12 +64,34 @@ def test_sums_add_up_and_do_not_depend_on_who_has_which_sample() -> None:
     np.testing.assert_allclose(added.products, whole.products)
 
 
-def test_labels_that_the_target_lacks_or_nobody_has_are_never_predicted() -> None:
+def test_labels_that_the_target_lacks_are_never_predicted() -> None:
+    f, y = drawn([0.3, 0.3, 0.4], 400, 2)
+    head = gaussian_head([FeatureSums.of(f, y, 3)], np.array([0.0, 0.5, 0.5]))
+    assert head.bias[0] == -np.inf
+    assert set(head(f).argmax(axis=1)) == {1, 2}
+    assert head.stands_for.tolist() == [0, 1, 2]
+
+
+def test_a_label_that_nobody_has_is_recognised_by_exclusion() -> None:
+    means = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [1.0, 7.0]])  # the last is new, and looks like the third
+    rng = generator(4, "exclusion")
+
+    def sampled(y: np.ndarray) -> np.ndarray:
+        return np.asarray(means[y] + rng.normal(size=(len(y), 2)))
+
+    y = rng.integers(0, 3, 900)
+    head = gaussian_head([FeatureSums.of(sampled(y), y, 4)], np.array([0.3, 0.3, 0.0, 0.4]))
+    assert head.stands_for.tolist() == [0, 1, 3, 3]
+    new = rng.choice(4, 2000, p=[0.3, 0.3, 0.0, 0.4])
+    logits = head(sampled(new))
+    assert (logits.argmax(axis=1) == new).mean() > 0.98
+    assert (logits[:, 2] == -np.inf).all()
+
+
+def test_where_nothing_can_stand_for_a_label_that_nobody_has_it_is_never_predicted() -> None:
     f, y = drawn([0.5, 0.5, 0.0], 400, 2)
-    target = np.array([0.0, 0.5, 0.5])
-    head = gaussian_head([FeatureSums.of(f, y, 3)], target)
-    assert head.bias[[0, 2]].tolist() == [-np.inf, -np.inf]
-    assert set(head(f).argmax(axis=1)) == {1}
+    head = gaussian_head([FeatureSums.of(f, y, 3)], np.array([0.3, 0.3, 0.4]))
+    assert set(head(f).argmax(axis=1)) == {0, 1}
 
 
 def test_features_that_never_vary_are_no_trouble() -> None:

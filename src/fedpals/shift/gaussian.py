@@ -10,6 +10,10 @@ Bayes classifier is linear in them,
 and takes the place of the last layer. μ_y and Σ = Σ_y Σ_{i: y_i = y} (φ_i − μ_y)(φ_i − μ_y)ᵀ / n follow from what
 clients add up: samples and features by label, and the products φφᵀ over all labels.
 
+A label u of the target that nobody has is recognised by exclusion. What looks like a label v that the target lacks
+must be one that the clients lack: without any other knowledge p(φ | u) is taken for the mean of p(φ | v) over
+these v, so that each of them stands for u with the prior T(u) divided by their number.
+
 Σ is shrunk to (1 − ρ)Σ + ρ (tr Σ/d) I with the ρ of Chen et al. (2010), "OAS", which comes close to the best for n
 Gaussian samples.
 """
@@ -60,16 +64,22 @@ class FeatureSums:
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A last layer: φ ↦ φ Wᵀ + b."""
+    """A last layer: φ ↦ φ Wᵀ + b, and which label each of its outputs stands for."""
 
     weight: Vector
     """(K, d) W."""
     bias: Vector
-    """(K,) b; −∞ for labels that the target lacks or nobody has."""
+    """(K,) b; −∞ for outputs that stand for no label of the target."""
+    stands_for: npt.NDArray[np.int64]
+    """(K,) the label itself, but for labels that stand for one that nobody has."""
 
     def __call__(self, features: Vector) -> Vector:
-        """Return logits, (n, K), of features, (n, d)."""
-        return np.asarray(features @ self.weight.T + self.bias)
+        """Return logits, (n, K), of features, (n, d): for each label the largest output that stands for it."""
+        outputs = features @ self.weight.T + self.bias
+        logits = np.full_like(outputs, -np.inf)
+        for output, label in enumerate(self.stands_for):
+            np.maximum(logits[:, label], outputs[:, output], out=logits[:, label])
+        return np.asarray(logits)
 
 
 def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:
@@ -77,17 +87,31 @@ def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:
     if not sums:
         raise InputError("no sums: at least one client must tell about its features")
     told = reduce(add, sums)
-    n = told.samples
-    usable = (n > 0) & (target > 0)
-    if not usable.any():
+    n, total = told.samples, int(told.samples.sum())
+    prior, stands_for = _priors(n, target)
+    if not prior.any():
         raise InputError("nobody has a sample of any label of the target, so there is nothing to tell them apart by")
     means = told.features / np.maximum(n, 1)[:, None]
-    total = int(n.sum())
     covariance = _shrunk((told.products - means.T @ (n[:, None] * means)) / total, total)
-    weight = np.where(usable[:, None], cho_solve(cho_factor(covariance), means.T).T, 0.0)
+    weight = np.where(prior[:, None] > 0, cho_solve(cho_factor(covariance), means.T).T, 0.0)
     with np.errstate(divide="ignore"):
-        prior = np.log(np.where(usable, target, 0.0))
-    return Head(weight, prior - 0.5 * (weight * means).sum(axis=1))
+        return Head(weight, np.log(prior) - 0.5 * (weight * means).sum(axis=1), stands_for)
+
+
+def _priors(n: npt.NDArray[np.int64], target: Vector) -> tuple[Vector, npt.NDArray[np.int64]]:
+    """Return the prior of every output, (K,), and the label that it stands for.
+
+    Of several labels that nobody has, the most frequent is the best guess wherever one of them is.
+
+    >>> _priors(np.array([9, 0, 5, 7]), np.array([0.6, 0.4, 0.0, 0.0]))
+    (array([0.6, 0. , 0.2, 0.2]), array([0, 1, 1, 1]))
+    """
+    prior, stands_for = np.where(n > 0, target, 0.0), np.arange(n.size)
+    lacking, spare = np.where(n > 0, 0.0, target), (n > 0) & (target == 0)
+    if lacking.any() and spare.any() and prior.any():
+        prior[spare] = lacking.max() / np.count_nonzero(spare)
+        stands_for[spare] = int(lacking.argmax())
+    return prior, stands_for
 
 
 def _shrunk(covariance: Vector, samples: int) -> Vector:
