@@ -42,8 +42,7 @@ def check(
     tallies = record.tallies()
     found = homogeneity(tallies, record.run.seed, labels=record.read_json("weights.json")["labels"])
     if as_json:
-        json.dump(_as_json(found), sys.stdout, allow_nan=False)
-        sys.stdout.write("\n")
+        sys.stdout.write(json.dumps(_as_json(found), allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
     console.print(f"[dim]{escape(_what(record, tallies))}[/dim]\n", soft_wrap=True)

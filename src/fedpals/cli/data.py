@@ -130,8 +130,7 @@ def show(
         save_figure(marginals_figure(federation.counts, federation.target, title=title), plot)
     if as_json:
         told = {"task": settings.model_dump(exclude_none=True), "seed": seed, "oracle": oracle}
-        json.dump({**told, **_as_json(federation, limit)}, sys.stdout, allow_nan=False)
-        sys.stdout.write("\n")
+        sys.stdout.write(json.dumps({**told, **_as_json(federation, limit)}, allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
     console.print(f"[bold]{escape(title)}[/bold]\n")
@@ -252,7 +251,7 @@ def _print_summary(console: Console, federation: Federation, limit: Weights) -> 
 
 def _as_json(federation: Federation, limit: Weights) -> dict[str, Any]:
     counts, projection = limit.counts, limit.projection
-    table = np.rint(np.asarray(counts.marginals) * counts.sizes[:, None]).astype(np.int64)
+    table = federation.table
     return {
         "labels": federation.dataset.labels,
         "counts": table.tolist(),

@@ -80,10 +80,10 @@ def estimate_target(
             raise InputError(f"{failed[by]}; or write the other estimate, --by {next(iter(found)).value}")
         _write(out, known["labels"], found[by])
     if as_json:
-        told = {name.value: _as_json(estimate) for name, estimate in found.items()}
+        told: dict[str, Any] = {name.value: _as_json(estimate) for name, estimate in found.items()}
         told |= {name.value: {"error": str(reason)} for name, reason in failed.items()}
-        json.dump({"samples": len(logits), "labels": known["labels"], **told}, sys.stdout, allow_nan=False)
-        sys.stdout.write("\n")
+        told = {"samples": len(logits), "labels": known["labels"], **told}
+        sys.stdout.write(json.dumps(told, allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
     where = f"{inputs}" if inputs is not None else "the run's own test set, labels not used"

@@ -86,8 +86,7 @@ def weights(
     if explore is not None:
         write_explorer(counts, T, explore, name=f"{clients.stem} → {target.stem}", ess=solutions[0].ess)
     if as_json:
-        json.dump(_as_json(solutions), sys.stdout, allow_nan=False)
-        sys.stdout.write("\n")
+        sys.stdout.write(json.dumps(_as_json(solutions), allow_nan=False) + "\n")
         return
     console = Console()
     if table.counted:
