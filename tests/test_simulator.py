@@ -426,6 +426,24 @@ def test_a_network_that_does_not_end_in_a_linear_layer_has_no_gaussian_head(tmp_
     assert not (record.path / "model-gaussian.safetensors").exists()
 
 
+def test_momentum_repeats_a_share_of_the_last_move(tmp_path: Path) -> None:
+    run = Run(**SMALL, method="fedavg", server_momentum=0.6)
+    worker = Worker(run)
+    simulation = Simulation(worker, SerialPool(worker))
+    before, velocity = simulation.state.vector.clone(), torch.zeros_like(simulation.state.vector)
+    for number in range(1, SMALL["rounds"] + 1):
+        jobs = [Job(number, i, before) for i in range(len(worker.federation.clients))]
+        sizes = torch.from_numpy(worker.federation.counts.sizes / worker.federation.counts.total)
+        updates = torch.stack([worker.train(job).vector.double() for job in jobs])
+        velocity = 0.6 * velocity + (sizes @ updates).float() - before
+        simulation.advance()
+        assert torch.allclose(simulation.state.vector, before + velocity, atol=1e-6)
+        before = simulation.state.vector.clone()
+    rounds = iter(range(100))
+    assert simulate(run, tmp_path, stop=lambda: next(rounds) == 2).unfinished
+    assert torch.equal(final_vector(simulate(run, tmp_path)), before)
+
+
 def test_the_running_mean_is_what_is_evaluated_and_never_what_is_trained(tmp_path: Path) -> None:
     plain, averaged = (Run(**SMALL, method="fedavg", averaging=decay) for decay in (None, 0.75))
     vectors: list[torch.Tensor] = []

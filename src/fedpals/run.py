@@ -64,6 +64,8 @@ class Run(Task):
     learning_rate: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     augment: Literal["shift", "flip"] | None = None
     """Change images at random while training: shift moves them by up to 2 pixels, flip also mirrors them."""
+    server_momentum: float | None = Field(default=None, gt=0, lt=1)
+    """Share of its last move that the global model repeats in every round."""
     averaging: float | None = Field(default=None, gt=0, lt=1)
     """Decay of the running mean of the global models, which is evaluated and kept in place of the last of them."""
     participation: float = Field(default=1.0, gt=0, le=1)

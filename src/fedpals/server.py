@@ -39,6 +39,8 @@ class State:
 
     round: int
     vector: Tensor
+    velocity: Tensor | None = None
+    """Where the global vector is heading, where the server has momentum."""
     average: Tensor | None = None
     """Running mean of the global vectors, where the server keeps one."""
     server: Tensor | None = None
@@ -66,8 +68,7 @@ class State:
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors and the facts that the state consists of."""
         tensors = {"vector": self.vector} | {f"client/{i}": t for i, t in self.clients.items()}
-        if self.average is not None:
-            tensors["average"] = self.average
+        tensors |= {name: t for name in ("velocity", "average") if (t := getattr(self, name)) is not None}
         if self.server is not None:
             tensors["server"] = self.server
         if self.weighting is not None:
@@ -82,6 +83,7 @@ class State:
         return cls(
             round=facts["round"],
             vector=tensors["vector"],
+            velocity=tensors.get("velocity"),
             average=tensors.get("average"),
             server=tensors.get("server"),
             clients={int(name[7:]): t for name, t in tensors.items() if name.startswith("client/")},
@@ -124,11 +126,13 @@ class Server:
         *,
         participation: float = 1.0,
         minimum: int = 1,
+        momentum: float | None = None,
         averaging: float | None = None,
         seed: int = 0,
     ) -> None:
         self.method, self.counts, self.target, self.state = method, counts, target, state
-        self.participation, self.minimum, self.averaging, self.seed = participation, minimum, averaging, seed
+        self.participation, self.minimum, self.seed = participation, minimum, seed
+        self.momentum, self.averaging = momentum, averaging
         if state.weighting is None:
             state.weighting = method.weighting.start(counts)
         self._last_weights: tuple[Indices, Vector] | None = None
@@ -186,11 +190,12 @@ class Server:
         state, number = self.state, self.state.round + 1
         alpha, participants, updates, refused = self._collect(number, participants, train)
         trained = [i for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0]
-        vector = self._aggregate(dict(zip(participants.tolist(), alpha.tolist(), strict=True)), updates)
+        average = self._aggregate(dict(zip(participants.tolist(), alpha.tolist(), strict=True)), updates)
+        vector, velocity = self._move(average)
         server, clients = self._rule_state(updates)
         weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
         state.round, state.vector, state.server, state.weighting = number, vector, server, weighting
-        state.average = self._average(number, vector)
+        state.velocity, state.average = velocity, self._average(number, vector)
         state.clients |= clients
         state.mixes.append(np.asarray(alpha @ self.counts.subset(participants).marginals))
         del state.mixes[: -turns(self.participation)]
@@ -238,6 +243,14 @@ class Server:
             if alpha[i] > 0:
                 total.add_(updates[i].vector.double(), alpha=alpha[i])
         return self.method.rule.step(start, total.to(start.dtype))
+
+    def _move(self, average: Tensor) -> tuple[Tensor, Tensor | None]:
+        """v_t = m v_{t−1} + (Σ α_i w_i − w_{t−1}), w_t = w_{t−1} + v_t (Hsu et al., 2019); or plainly Σ α_i w_i."""
+        if self.momentum is None:
+            return average, None
+        step = average - self.state.vector
+        velocity = step if self.state.velocity is None else self.momentum * self.state.velocity + step
+        return self.state.vector + velocity, velocity
 
     def _average(self, number: int, vector: Tensor) -> Tensor | None:
         """w̄_t = d w̄_{t−1} + (1 − d) w_t in double precision; d grows towards the decay, as early models are poor."""

@@ -109,6 +109,7 @@ class Simulation:
             *known(self.run, self.federation),
             self.state,
             participation=self.run.participation,
+            momentum=self.run.server_momentum,
             averaging=self.run.averaging,
             seed=self.run.seed,
         )
