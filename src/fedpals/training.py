@@ -260,7 +260,7 @@ def _sgd(weights: Tensor, learning_rate: float) -> Callable[[Tensor], None]:
 
 
 def _adam(weights: Tensor, learning_rate: float) -> Callable[[Tensor], None]:
-    optimizer = torch.optim.Adam([weights], lr=learning_rate)
+    optimizer = torch.optim.Adam([weights], lr=learning_rate, fused=True)  # one pass instead of seven
 
     def take_step(gradient: Tensor) -> None:
         weights.grad = gradient
