@@ -19,14 +19,14 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedpals import checkpoint, solve
+from fedpals import checkpoint, simulator, solve
 from fedpals.data import Dataset, Federation
 from fedpals.errors import InputError
 from fedpals.privacy import noisy_counts, repair
 from fedpals.record import Record
 from fedpals.run import Run
 from fedpals.server import DivergedError
-from fedpals.shift import FeatureSums, Tally, gaussian_head, pooled, target_accuracy
+from fedpals.shift import FeatureSums, Head, Tally, gaussian_head, pooled, target_accuracy
 from fedpals.simulator import Simulation, State, simulate
 from fedpals.training import Update
 from fedpals.worker import Job, ProcessPool, SerialPool, Worker
@@ -296,7 +296,7 @@ def test_every_correction_is_selected_by_every_rule(held_out: Record) -> None:
         "/pooled": lambda told: told["clients"]["accuracy"],
     }
     corrections = ("raw", "prior", "calibrated")
-    last = {"gaussian", "gaussian/estimate"}
+    last = {"gaussian", "gaussian/estimate", "chosen"}
     assert set(selected) == {correction + rule for correction in corrections for rule in scores} | last
     assert {selected[name]["round"] for name in last} == {len(lines)}
     for correction in corrections:
@@ -402,6 +402,28 @@ def test_labels_of_the_target_do_not_take_part_in_the_estimate() -> None:
             simulation.advance()
         found.append(simulation.server.target)
     np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("head", ["good", "bad"])
+def test_the_better_of_head_and_correction_is_chosen_by_the_clients_estimate(
+    head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if head == "bad":
+
+        def reversed_head(sums: Sequence[FeatureSums], target: np.ndarray) -> Head:
+            good = gaussian_head(sums, target)
+            return replace(good, weight=-good.weight)
+
+        monkeypatch.setattr(simulator, "gaussian_head", reversed_head)
+    for seed in range(3):
+        record = simulate(UNKNOWN.model_copy(update={"seed": seed}), tmp_path)
+        selected, line = record.result()["selected"], record.metrics()[-1]["prior"]
+        counts, target = (np.array(record.read_json("weights.json")[key]) for key in ("counts", "target"))
+        assert (counts.sum(axis=0) > 0)[target > 0].all()  # else the head is chosen in any case
+        expected = selected["gaussian"]["test"] if head == "good" else line["test"]
+        assert selected["chosen"]["test"] == expected
+        estimates = selected["gaussian/estimate"]["score"], line["clients"]["target_accuracy"]
+        assert selected["chosen"]["score"] == max(estimates)
 
 
 class Odd(torch.nn.Module):

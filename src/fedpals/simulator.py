@@ -174,36 +174,53 @@ class Simulation:
         self.worker.model.load(vector)
         return {part: self.worker.model.logits(x).double().cpu().numpy() for part, (x, _) in self._samples.items()}
 
-    def gaussian(self) -> tuple[Head, dict[str, dict[str, Any]]] | None:
-        """Return the Gaussian head of the last model, and what it is worth; None where the last layer cannot have one.
+    def last(self) -> tuple[Head | None, dict[str, dict[str, Any]]]:
+        """Return the Gaussian head of the last model, where it can have one, and what the model is worth in the end.
 
-        The participants of the last round tell about the features of the samples that they train with.
+        "gaussian" is with that head. Where clients hold samples out, "chosen" is with the head or with the prior
+        correction, whichever they estimate higher; a label that nobody has is for the head alone to recognise.
         """
-        model, K = self.worker.model, len(self.federation.dataset.labels)
-        model.load(self.state.model)
+        head, found = self._gaussian_head(), {}
+        if head is not None:
+            outputs = {part: head(self._features(x)) for part, (x, _) in self._samples.items()}
+            found["gaussian"], found["gaussian/estimate"] = self._worth(outputs)
+        if "clients" in self._samples:
+            correction = Calibration(1.0, self.server.prior_shift)
+            _, best = self._worth({part: correction(z) for part, z in self.logits(self.state.model).items()})
+            new = bool((self.server.target[self.federation.table.sum(axis=0) == 0] > 0).any())
+            if head is not None and (new or found["gaussian/estimate"]["score"] >= best["score"]):
+                best = found["gaussian/estimate"]
+            found["chosen"] = best
+        return head, {name: worth for name, worth in found.items() if "score" in worth}
+
+    def _worth(self, outputs: Mapping[str, Vector]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what the last round is worth, scored on validation data, and by the clients' estimate if any."""
+        told = {part: self._metrics(part, outputs[part]) for part in ("validation", "test")}
+        facts = {"round": self.state.round, "test": asdict(told["test"])}
+        if "clients" not in outputs:
+            return {"score": told["validation"].accuracy, **facts}, {}
+        estimate = target_accuracy(Tally.of(self.labels("clients"), outputs["clients"]), self.server.target)
+        return {"score": told["validation"].accuracy, **facts}, {"score": estimate.value, **facts}
+
+    def _gaussian_head(self) -> Head | None:
+        """Return the head for what the participants of the last round tell about the samples that they train with."""
+        self.worker.model.load(self.state.model)
         sums = []
         for i in self.server.participants(self.state.round, self._able):
             x, y = self.worker.client(int(i))
-            features = model.features(x)
-            if features is None or features.shape[1] > _WIDEST:
+            features = self._features(x)
+            if not 0 < features.shape[1] <= _WIDEST:
                 return None
-            sums.append(FeatureSums.of(features.double().cpu().numpy(), y.cpu().numpy(), K))
+            sums.append(FeatureSums.of(features, y.cpu().numpy(), len(self.federation.dataset.labels)))
         try:
-            head = gaussian_head(sums, self.server.target)
+            return gaussian_head(sums, self.server.target)
         except InputError:  # none of them has a label of the target
             return None
-        outputs = {}
-        for part, (x, _) in self._samples.items():
-            features = model.features(x)
-            assert features is not None
-            outputs[part] = head(features.double().cpu().numpy())
-        told = {part: self._metrics(part, outputs[part]) for part in ("validation", "test")}
-        scores = {"gaussian": told["validation"].accuracy}
-        if "clients" in outputs:
-            tally = Tally.of(self.labels("clients"), outputs["clients"])
-            scores["gaussian/estimate"] = target_accuracy(tally, self.server.target).value
-        test = asdict(told["test"])
-        return head, {name: {"round": self.state.round, "score": s, "test": test} for name, s in scores.items()}
+
+    def _features(self, x: Tensor) -> Vector:
+        """Return what the last layer of the network as it is sees, (n, d); d = 0 where that layer is not linear."""
+        features = self.worker.model.features(x)
+        return np.empty((len(x), 0)) if features is None else features.double().cpu().numpy()
 
     def labels(self, part: str) -> Indices:
         """Return the labels of a set to evaluate with."""
@@ -324,9 +341,9 @@ def _finish(record: Record, simulation: Simulation) -> None:
     record.write_json("weights.json", {**_knowledge(simulation), "rounds": record.weights()})
     model = simulation.worker.model
     selected = {name: {"round": s.round, "score": s.score, "test": s.test} for name, s in state.selected.items()}
-    if (found := simulation.gaussian()) is not None:
-        head, worth = found
-        selected |= worth
+    head, worth = simulation.last()
+    selected |= worth
+    if head is not None:
         tensors = {**_parameters(model, state.model), **model.last_layer(head.weight, head.bias)}
         tensors["stands_for"] = torch.from_numpy(head.stands_for)
         facts = {"round": state.round, "labels": federation.dataset.labels}
