@@ -19,9 +19,9 @@ def test_equal_configurations_have_equal_folders_and_others_differ() -> None:
 
 def test_defaults_are_written_into_the_configuration() -> None:
     run = Run(task="pacs")
-    assert (run.model, run.backbone, run.image_size, run.ess) == ("head", "mobilenet_v2", 128, 0.5)
+    assert (run.model, run.backbone, run.image_size, run.options) == ("head", "mobilenet_v2", 128, {"ess": 0.5})
     assert (Run(task="synthetic").model, Run(task="cifar10").model) == ("logistic", "cnn")
-    assert Run(method="fedavg").ess is None
+    assert Run(method="fedavg").options == {}
 
 
 def test_a_configuration_survives_toml() -> None:

@@ -6,47 +6,46 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, create_model, model_validator
 
 from fedpals.data import Federation, Task
 from fedpals.errors import InputError
+from fedpals.methods import METHODS, Method, method, option_keys
+from fedpals.methods.option import as_text
 
-if TYPE_CHECKING:
-    from fedpals.methods import Method
+Model = TypeVar("Model", bound=BaseModel)
 
 _DEFAULT_MODELS = {"synthetic": "logistic", "pacs": "head", "iwildcam": "head"}
 """Model where none is named; image data sets that are not listed get the paper's small CNN."""
 _FEATURES = {"pacs": 128, "iwildcam": 224}
 """Data sets whose images are read through a frozen backbone unless told otherwise, and at which size."""
+_OPTIONS: dict[str, Any] = option_keys()
+"""The options of all methods, which are keys of a run; None stands for the method's own default."""
 
 
-class Run(Task):
+def _with_options(model: type[Model]) -> type[Model]:
+    return create_model(model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **_OPTIONS)
+
+
+@_with_options
+class _MethodTask(Task):
+    """Data and method: apart from the rest so that the options' keys follow ``method``."""
+
+    method: str = Field(default="fedpals", description=f"{', '.join(METHODS)}, or joined: fedprox+fedpals.")
+
+
+class Run(_MethodTask):
     """All that determines a run's result; equal configurations give equal bits.
 
     >>> Run(task="fashion-mnist", method="fedpals", ess=0.5, seed=3).folder.parent.as_posix()
     'fashion-mnist-C3/fedpals-ess0.5'
     """
 
-    method: str = "fedpals"
-    """fedavg, fedsgd, fedprox, scaffold, fedrs, logit_adjusted, afl, fedpals, oracle, or joined: fedprox+fedpals."""
-    lam: float | None = Field(default=None, ge=0)
-    """λ of FedPALS."""
-    ess: float | None = Field(default=None, gt=0, le=1)
-    """Effective sample size of FedPALS instead of λ; 0.5 where neither is given."""
-    proximal_weight: float | None = Field(default=None, ge=0)
-    """μ of FedProx; 0.01 unless given."""
-    server_step: float | None = Field(default=None, gt=0)
-    """Server step size of SCAFFOLD; 1 unless given."""
-    absent_factor: float | None = Field(default=None, ge=0, le=1)
-    """Factor of FedRS on absent labels' logits; 0.5 unless given."""
-    adjustment: float | None = Field(default=None, ge=0, le=1)
-    """How much of its own marginal logit_adjusted takes out of the model; 1 unless given."""
-    label_floor: float | None = Field(default=None, gt=0, le=1)
-    """Marginal that logit_adjusted assumes for labels a client lacks; 0.01 unless given."""
-    mixture_step: float | None = Field(default=None, gt=0)
-    """Step size of AFL's mixture; 0.1 unless given."""
+    if TYPE_CHECKING:  # the options of methods are keys as well, of which only their declarations know
+
+        def __init__(self, **keys: Any) -> None: ...
 
     model: str | None = None
     """logistic, cnn, head, resnet50, mobilenet_v2, or your own package.module:function."""
@@ -89,16 +88,12 @@ class Run(Task):
             return values
         given = {key: value for key, value in values.items() if value is not None}
         task = str(given.get("task", cls.model_fields["task"].default))
-        if "fedpals" in str(given.get("method", "fedpals")).split("+") and not {"lam", "ess"} & given.keys():
-            given["ess"] = 0.5
         if task in _FEATURES and given.get("model") in {None, "head"}:
             given = {"backbone": "mobilenet_v2", "image_size": _FEATURES[task], **given}
         return {"model": _DEFAULT_MODELS.get(task, "cnn"), **given}
 
     @model_validator(mode="after")
-    def _method_exists(self) -> Run:
-        if self.lam is not None and self.ess is not None:
-            raise InputError("lam and ess are two ways to say the same: give one of them")
+    def _target_is_told_one_way(self) -> Self:
         if self.target_estimate is not None and self.held_out is None:
             raise InputError(
                 f"target_estimate is {self.target_estimate!r}, which takes what clients say of samples that they hold "
@@ -108,15 +103,28 @@ class Run(Task):
             raise InputError(
                 "target_estimate is for a T that is unknown, and target_noise for one that is not: give one"
             )
-        self.build_method()
         return self
+
+    @model_validator(mode="after")
+    def _settle_options(self) -> Self:
+        """Write what the method settles itself into the configuration, so that its record says everything."""
+        self.__dict__.update(self.build_method().settled)  # frozen from here on
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the method that are given; the others have the method's own defaults."""
+        values = {key: getattr(self, key) for key in _OPTIONS}
+        return {key: value for key, value in values.items() if value is not None}
+
+    @property
+    def named_options(self) -> dict[str, Any]:
+        """Those given options that are part of the method's name: the ones declared with a symbol."""
+        return {key: value for key, value in self.options.items() if Run.model_fields[key].title}
 
     def build_method(self) -> Method:
         """Return the method with its options."""
-        from fedpals.methods import method, option_names  # loads torch, which a configuration need not
-
-        options = {key: getattr(self, key) for key in option_names()}
-        return method(self.method, {key: value for key, value in options.items() if value is not None})
+        return method(self.method, self.options)
 
     def build_federation(self, folder: Path | None = None) -> Federation:
         """Return the federation that the run trains on; ``folder`` is where official files are looked for first."""
@@ -143,16 +151,13 @@ class Run(Task):
     @property
     def method_name(self) -> str:
         """Name of the method with what sets it apart, for folders and tables."""
-        shown = "".join(f"-{key}{getattr(self, key):g}" for key in ("lam", "ess") if getattr(self, key) is not None)
-        return self.method + shown
+        return self.method + "".join(f"-{key}{as_text(value)}" for key, value in self.named_options.items())
 
     @property
     def title(self) -> str:
         """The method as tables and legends call it."""
-        shown = [
-            f"{k} {getattr(self, key):g}" for key, k in (("lam", "λ"), ("ess", "ESS")) if getattr(self, key) is not None
-        ]
-        return " ".join([self.build_method().title, *(f"({text})" for text in shown)])
+        shown = (f"({Run.model_fields[key].title} {as_text(value)})" for key, value in self.named_options.items())
+        return " ".join([self.build_method().title, *shown])
 
     @property
     def digest(self) -> str:

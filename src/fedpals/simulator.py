@@ -23,6 +23,7 @@ from fedpals.data import Federation, Indices
 from fedpals.errors import InputError
 from fedpals.evaluation import Metrics, metrics
 from fedpals.labels import LabelCounts, Vector
+from fedpals.methods.pals import Pals
 from fedpals.privacy import noisy_counts, repair, spread
 from fedpals.record import Record
 from fedpals.rng import generator
@@ -396,8 +397,9 @@ def _knowledge(simulation: Simulation) -> dict[str, Any]:
     if run.count_epsilon is None:
         return told
     told["exact_counts"] = federation.table.tolist()
-    if run.lam is not None or run.ess is not None:
-        off = spread(server.counts, server.target, run.count_epsilon, run.seed, lam=run.lam, ess=run.ess)
+    weighting = server.method.weighting
+    if isinstance(weighting, Pals):
+        off = spread(server.counts, server.target, run.count_epsilon, run.seed, lam=weighting.lam, ess=weighting.ess)
         told["spread"] = {
             "lower": off.lower.tolist(),
             "upper": off.upper.tolist(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpals.augmentation import Augmentation, augmented
 from fedpals.labels import Vector
+from fedpals.methods import ClientRule
 
 Optimizer: TypeAlias = Literal["sgd", "adam"]
 
@@ -37,59 +38,6 @@ class Plan:
     learning_rate: float = 0.1
     augment: Augmentation | None = None
     """How images are changed at random in every epoch."""
-
-
-@dataclass(frozen=True)
-class ClientRule:
-    """How a client trains: plain SGD. Other rules override the hooks they need.
-
-    Some rules keep a vector per client and one at the server (control variates); a rule that keeps
-    none returns None for them.
-    """
-
-    name: ClassVar[str] = "sgd"
-    full_batch: ClassVar[bool] = False
-    """Take one step with all samples instead of following the plan (FedSGD)."""
-
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        """Change the logits, (batch, K), before the loss; ``marginal`` is the client's own S_i, (K,)."""
-        del marginal
-        return logits
-
-    def learned_prior(self, mix: Vector) -> Vector:
-        """Return the label marginal, up to a factor, that a model has built in after training on the ``mix`` p_α."""
-        return mix
-
-    def adjust_gradient(self, gradient: Tensor, vector: Tensor, start: Tensor, correction: Tensor | None) -> None:
-        """Change the gradient of a step at ``vector`` in place; ``start`` is the round's global vector."""
-
-    def correction(self, server: Tensor | None, client: Tensor | None, like: Tensor) -> Tensor | None:
-        """Return what this client adds to every gradient of the round."""
-        del server, client, like
-        return None
-
-    def client_state(
-        self,
-        correction: Tensor | None,
-        client: Tensor | None,
-        start: Tensor,
-        end: Tensor,
-        steps: int,
-        learning_rate: float,
-    ) -> Tensor | None:
-        """Return the client's new vector after its round."""
-        del correction, client, start, end, steps, learning_rate
-        return None
-
-    def server_state(self, server: Tensor | None, changes: list[tuple[float, Tensor]], like: Tensor) -> Tensor | None:
-        """Return the server's new vector from the clients' changes, each with its share of the population."""
-        del server, changes, like
-        return None
-
-    def step(self, start: Tensor, average: Tensor) -> Tensor:
-        """Return the new global vector from the old one and the weighted average of the clients'."""
-        del start
-        return average
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,10 +20,6 @@ PAIRS = [
 ]
 
 
-def options(run: Run) -> dict[str, Any]:
-    return {key: getattr(run, key) for key in ("ess", "lam") if getattr(run, key) is not None}
-
-
 @pytest.mark.parametrize("method", PAIRS)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_five_rounds_have_the_simulators_bits(method: str, participation: float, tmp_path: Path) -> None:
@@ -37,7 +32,7 @@ def test_five_rounds_have_the_simulators_bits(method: str, participation: float,
         fraction_train=participation,
         fraction_evaluate=0.0,
         checkpoint=tmp_path / "state.safetensors",
-        **options(run),
+        **run.options,
     )
     result = made.start(grid_of(worker), initial(worker), num_rounds=5)
     assert torch.equal(flat(result.arrays, worker), simulated.vector)
@@ -57,6 +52,6 @@ def test_a_network_with_convolutions_and_buffers_has_the_same_bits(tmp_path: Pat
     run = Run(**settings, method="scaffold+fedpals")
     simulated = State.load(simulate(run, tmp_path).checkpoint)
     worker = Worker(run)
-    made = strategy(run.method, worker.federation.target, fraction_evaluate=0.0, **options(run))
+    made = strategy(run.method, worker.federation.target, fraction_evaluate=0.0, **run.options)
     result = made.start(grid_of(worker), initial(worker), num_rounds=2)
     assert torch.equal(flat(result.arrays, worker), simulated.vector)

@@ -538,13 +538,12 @@ class StoppedError(Exception):
 @pytest.mark.parametrize("same_nodes", [True, False])
 def test_a_stopped_server_continues_with_the_same_bits(method: str, same_nodes: bool, tmp_path: Path) -> None:
     run = Run(**SMALL, method=method, participation=0.6)
-    options = {key: value for key, value in (("ess", run.ess),) if value is not None}
     unbroken = State.load(simulate(run, tmp_path).checkpoint)
     worker = Worker(run)
     grid = grid_of(worker)
 
     def made() -> LabelAware:
-        settings = {**QUIET, "fraction_train": 0.6, "checkpoint": tmp_path / "state.safetensors", **options}
+        settings = {**QUIET, "fraction_train": 0.6, "checkpoint": tmp_path / "state.safetensors", **run.options}
         return strategy(method, worker.federation.target, **settings)
 
     def stop(number: int, _: ArrayRecord) -> None:
@@ -615,6 +614,8 @@ def test_every_method_has_a_sibling_of_its_name(name: str) -> None:
         (lambda: FedPALS([0.5, 0.6]), "target sums to 1.1"),
         (lambda: strategy("oracle", TARGET), "oracle redraws the clients"),
         (lambda: strategy("fedavg", TARGET, ess=0.5), "ess is no option of the method 'fedavg'"),
+        (lambda: FedRS(absent_factor=2.0), "absent_factor is 2.0; it must be less than or equal to 1"),
+        (lambda: FedPALS(TARGET, ess=0.5, lam=1.0), "give one of them"),
         (lambda: FedAvg().prior_shift, "known after the first round"),
         (lambda: FedAvg(max_samples=0), "max_samples is 0"),
         (lambda: FedAvg(fraction_train=0.0), "fraction_train is 0.0"),

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedpals.methods import ClientRule
 from fedpals.methods.full_batch import FullBatch
 from fedpals.methods.logit_adjusted import LogitAdjusted
 from fedpals.methods.proximal import Proximal
 from fedpals.methods.restricted_softmax import RestrictedSoftmax
 from fedpals.methods.scaffold import Scaffold
 from fedpals.rng import generator
-from fedpals.training import ClientRule, FlatModel, Plan, batches, local_update
+from fedpals.training import FlatModel, Plan, batches, local_update
 
 
 def linear(features: int = 2, classes: int = 3, seed: int = 0) -> FlatModel:

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 import fedpals
 from fedpals import InputError, LabelCounts
-from fedpals.methods import METHODS, method, option_names, options_of
+from fedpals.methods import METHODS, method, option_keys, options_of
 from fedpals.methods.agnostic import Agnostic, project_to_simplex
 from fedpals.methods.pals import Pals
 from fedpals.methods.weighting import BySize
@@ -71,7 +71,7 @@ def test_names_compose() -> None:
     assert method("fedavg").rule.name == "sgd"
     assert method("oracle").oracle
     assert options_of("scaffold+afl") == ["server_step", "mixture_step"]
-    assert option_names() >= {"lam", "ess", "proximal_weight", "absent_factor"}
+    assert option_keys().keys() >= {"lam", "ess", "proximal_weight", "absent_factor"}
     paper = {"fedavg", "fedsgd", "fedprox", "scaffold", "fedrs", "afl", "fedpals", "oracle"}
     assert set(METHODS) == {*paper, "logit_adjusted"}
 

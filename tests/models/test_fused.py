@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedpals.methods import ClientRule
 from fedpals.models import build, prepare
-from fedpals.training import ClientRule, FlatModel, Plan, local_update
+from fedpals.training import FlatModel, Plan, local_update
 
 Shape = tuple[int, int, int]
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (2, 17, 23), (1, 4, 4)]

@@ -23,7 +23,7 @@ def test_mean_and_sample_standard_deviation() -> None:
 def test_the_figure_and_the_table_show_the_records(tmp_path: Path) -> None:
     settings = {"clients": 4, "model": "logistic", "rounds": 3}
     records = [
-        simulate(Run(**settings, method=method, seed=seed), tmp_path)  # type: ignore[arg-type]
+        simulate(Run(**settings, method=method, seed=seed), tmp_path)
         for method in ("fedavg", "fedrs")
         for seed in (0, 1)
     ]

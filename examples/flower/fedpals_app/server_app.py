@@ -10,7 +10,6 @@ from safetensors.torch import save_file
 
 from fedpals.evaluation import metrics
 from fedpals.flower import strategy
-from fedpals.methods import option_names
 from fedpals_app.config import given, worker
 
 app = ServerApp()
@@ -39,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
         min_available_nodes=int(config.get("nodes", len(federation.clients))),
         wait=float(config["wait"]),
         checkpoint=config.get("checkpoint"),
-        **{key: getattr(run, key) for key in option_names()},
+        **run.options,
     )
     initial = ArrayRecord(dict(w.model.network.state_dict()))
     result = method.start(grid, initial, run.rounds, float(config["timeout"]), evaluate_fn=evaluate)

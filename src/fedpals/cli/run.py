@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedpals.data.validation import read_toml, validated
 from fedpals.errors import InputError
+from fedpals.methods import option_keys, options_of
 from fedpals.run import Run
 
 if TYPE_CHECKING:
@@ -62,10 +63,8 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
 
     Options of one method, such as ``ess``, go to the methods that take them; one that none takes is an error.
     """
-    from fedpals.methods import option_names, options_of
-
     methods = [name.strip() for name in str(settings.get("method", Run.model_fields["method"].default)).split(",")]
-    options = {key for key in settings if key in option_names()}
+    options = settings.keys() & option_keys().keys()
     taken = {key for name in methods for key in options_of(name)}
     if len(methods) > 1 and (unused := sorted(options - taken)):
         raise InputError(f"{unused[0]} is no option of any of the methods {', '.join(methods)}")

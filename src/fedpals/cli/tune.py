@@ -74,7 +74,7 @@ def tune(
             "the estimate is about the rest alone.[/]",
             soft_wrap=True,
         )
-    chosen = {**given, "held_out": runs[best].held_out, "ess": runs[best].ess}
+    chosen = {**given, "held_out": runs[best].held_out, "ess": candidates[best].ess}
     chosen |= {key: value for key, value in (("out", out), ("data_folder", data_folder)) if value not in (None, _OUT)}
     command = ["fedpals", "run", *([str(config)] if config else []), *_flags(chosen)]
     console.print(f"\nChosen: ESS {candidates[best].ess:.1%}. The run is finished; this shows it again:")

@@ -77,12 +77,13 @@ def candidate(record: Record, correction: Correction = "prior") -> Candidate:
     """Read from a finished run with held-out samples what its ESS is worth."""
     run, told = record.run, record.read_json("weights.json")
     selected = record.result()["selected"].get(f"{correction}/estimate")
-    if selected is None or run.ess is None:
+    ess = run.options.get("ess")
+    if selected is None or ess is None:
         raise InputError(f"{record.path}: not a run with ess and held_out, hence no candidate")
     line = record.metrics()[selected["round"] - 1][correction]
     return Candidate(
-        ess=run.ess,
-        lam=solve(told["counts"], told["target"], ess=run.ess).lam,
+        ess=ess,
+        lam=solve(told["counts"], told["target"], ess=ess).lam,
         round=selected["round"],
         estimate=selected["score"],
         standard_error=line["clients"]["standard_error"],

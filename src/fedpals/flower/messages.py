@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedpals.errors import InputError
 from fedpals.flower.arrays import Layout, Refused, pack, unpack
-from fedpals.methods import METHODS
-from fedpals.training import ClientRule, Update
+from fedpals.methods import METHODS, ClientRule
+from fedpals.training import Update
 
 Value = TypeVar("Value")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 
 from fedpals.flower.label_aware import LabelAware
-from fedpals.methods import method, option_names
+from fedpals.methods import Method, method, option_keys
 
 
 def strategy(name: str, target: npt.ArrayLike | None = None, **settings: Any) -> LabelAware:
@@ -15,72 +15,70 @@ def strategy(name: str, target: npt.ArrayLike | None = None, **settings: Any) ->
 
     ``settings`` are the method's options, and what `LabelAware` and Flower's FedAvg take.
     """
-    options = {key: settings.pop(key) for key in option_names() & settings.keys()}
-    return LabelAware(method(name, {k: v for k, v in options.items() if v is not None}), target, **settings)
+    made, rest = _split(name, settings)
+    return LabelAware(made, target, **rest)
 
 
-class FedPALS(LabelAware):
-    """α = argmin ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i over the nodes that replied; give ``lam`` or ``ess``."""
+class _Named(LabelAware):
+    """The strategy of one method; ``settings`` are as for `strategy`."""
 
-    def __init__(
-        self, target: npt.ArrayLike, *, ess: float | None = None, lam: float | None = None, **settings: Any
-    ) -> None:
-        given = {"ess": ess, "lam": lam} if ess is not None or lam is not None else {"ess": 0.5}
-        super().__init__(method("fedpals", {k: v for k, v in given.items() if v is not None}), target, **settings)
+    method_name: ClassVar[str]
+
+    def __init__(self, target: npt.ArrayLike | None = None, **settings: Any) -> None:
+        made, rest = _split(self.method_name, settings)
+        super().__init__(made, target, **rest)
 
 
-class FedAvg(LabelAware):
+def _split(name: str, settings: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
+    """Return the method with its options, and the other settings."""
+    keys = option_keys().keys()
+    options = {key: value for key, value in settings.items() if key in keys}
+    return method(name, options), {key: value for key, value in settings.items() if key not in keys}
+
+
+class FedPALS(_Named):
+    """α = argmin ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i over the nodes that replied; ``lam`` or ``ess``, 0.5 unless given."""
+
+    method_name = "fedpals"
+
+
+class FedAvg(_Named):
     """α_i = n_i/N, with the counts that clients told once."""
 
-    def __init__(self, target: npt.ArrayLike | None = None, **settings: Any) -> None:
-        super().__init__(method("fedavg"), target, **settings)
+    method_name = "fedavg"
 
 
-class FedSGD(LabelAware):
+class FedSGD(_Named):
     """One gradient step on all samples of each client."""
 
-    def __init__(self, target: npt.ArrayLike | None = None, **settings: Any) -> None:
-        super().__init__(method("fedsgd"), target, **settings)
+    method_name = "fedsgd"
 
 
-class FedProx(LabelAware):
+class FedProx(_Named):
     """Clients add μ/2 ‖w − w_t‖² to their loss; μ is ``proximal_weight``."""
 
-    def __init__(self, target: npt.ArrayLike | None = None, *, proximal_weight: float = 0.01, **settings: Any) -> None:
-        super().__init__(method("fedprox", {"proximal_weight": proximal_weight}), target, **settings)
+    method_name = "fedprox"
 
 
-class SCAFFOLD(LabelAware):
-    """Control variates take the client drift out of every local step."""
+class SCAFFOLD(_Named):
+    """Control variates take the client drift out of every local step; the server's step is ``server_step``."""
 
-    def __init__(self, target: npt.ArrayLike | None = None, *, server_step: float = 1.0, **settings: Any) -> None:
-        super().__init__(method("scaffold", {"server_step": server_step}), target, **settings)
+    method_name = "scaffold"
 
 
-class FedRS(LabelAware):
+class FedRS(_Named):
     """Clients scale the logits of labels they lack by ``absent_factor``."""
 
-    def __init__(self, target: npt.ArrayLike | None = None, *, absent_factor: float = 0.5, **settings: Any) -> None:
-        super().__init__(method("fedrs", {"absent_factor": absent_factor}), target, **settings)
+    method_name = "fedrs"
 
 
-class LogitAdjusted(LabelAware):
-    """Clients take the share ``adjustment`` of their own marginal out of what the model learns."""
+class LogitAdjusted(_Named):
+    """Clients take the share ``adjustment`` of their own marginal, at least ``label_floor``, out of the model."""
 
-    def __init__(
-        self,
-        target: npt.ArrayLike | None = None,
-        *,
-        adjustment: float = 1.0,
-        label_floor: float = 0.01,
-        **settings: Any,
-    ) -> None:
-        options = {"adjustment": adjustment, "label_floor": label_floor}
-        super().__init__(method("logit_adjusted", options), target, **settings)
+    method_name = "logit_adjusted"
 
 
-class AFL(LabelAware):
-    """The mixture of clients that is worst for the model gets the weight."""
+class AFL(_Named):
+    """The mixture of clients that is worst for the model gets the weight, in steps of ``mixture_step``."""
 
-    def __init__(self, target: npt.ArrayLike | None = None, *, mixture_step: float = 0.1, **settings: Any) -> None:
-        super().__init__(method("afl", {"mixture_step": mixture_step}), target, **settings)
+    method_name = "afl"

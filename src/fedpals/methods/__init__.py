@@ -2,28 +2,35 @@
 
 FedPALS only touches the server's weighting, so it composes with every client rule: FedAvg is sgd ×
 by_size, FedPALS sgd × pals, FedProx+FedPALS proximal × pals, and any other pair runs as well. A new
-method is one small file with a rule or a weighting, and one row here.
+method is one small file with a rule or a weighting, which declares its options, and one row here. To
+import this loads no torch, because the keys of a run and the flags of the command line come from here.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from pydantic import BaseModel, create_model
+from pydantic.fields import FieldInfo
+
+from fedpals.data.validation import validated
 from fedpals.errors import InputError
 from fedpals.methods.agnostic import Agnostic
 from fedpals.methods.full_batch import FullBatch
 from fedpals.methods.logit_adjusted import LogitAdjusted
+from fedpals.methods.option import as_keys, declared, option
 from fedpals.methods.pals import Pals
 from fedpals.methods.proximal import Proximal
 from fedpals.methods.restricted_softmax import RestrictedSoftmax
+from fedpals.methods.rule import ClientRule
 from fedpals.methods.scaffold import Scaffold
 from fedpals.methods.weighting import BySize, Weighting
-from fedpals.training import ClientRule
 
-__all__ = ["METHODS", "Method", "Named", "Weighting", "method", "option_names", "options_of"]
+__all__ = ["METHODS", "ClientRule", "Method", "Named", "Weighting", "method", "option", "option_keys", "options_of"]
 
 
 @dataclass(frozen=True)
@@ -39,13 +46,13 @@ class Named:
 
 METHODS: Mapping[str, Named] = {
     "fedavg": Named("FedAvg"),
+    "fedpals": Named("FedPALS", weighting=Pals),
     "fedsgd": Named("FedSGD", rule=FullBatch),
     "fedprox": Named("FedProx", rule=Proximal),
     "scaffold": Named("SCAFFOLD", rule=Scaffold),
     "fedrs": Named("FedRS", rule=RestrictedSoftmax),
     "logit_adjusted": Named("Logit-adjusted", rule=LogitAdjusted),
     "afl": Named("AFL", weighting=Agnostic),
-    "fedpals": Named("FedPALS", weighting=Pals),
     "oracle": Named("Oracle", oracle=True),
 }
 
@@ -60,42 +67,52 @@ class Method:
     weighting: Weighting
     oracle: bool
 
+    @property
+    def settled(self) -> dict[str, Any]:
+        """The options that have no default, with the values that the method settled on."""
+        return {
+            key: getattr(part, key)
+            for part in (self.rule, self.weighting)
+            for key, field in declared(type(part)).items()
+            if field.default is None
+        }
 
-def method(name: str, options: Mapping[str, float] | None = None) -> Method:
+
+def method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """Return the method of a name such as ``fedavg`` or ``fedprox+fedpals``.
 
-    ``options`` are fields of its rule and weighting; one that neither has is an error.
+    ``options`` are those of its rule and weighting; one that neither has, or a value out of bounds, is an error.
 
     >>> method("fedprox+fedpals", {"proximal_weight": 0.1, "ess": 0.5}).title
     'FedProx+FedPALS'
     """
     parts, rule, weighting = _parts(name)
-    given = dict(options or {})
+    if unknown := sorted((options or {}).keys() - set(options_of(name))):
+        known = ", ".join(options_of(name)) or "no options"
+        raise InputError(f"{unknown[0]} is no option of the method {name!r}, which takes {known}")
+    given = validated(_options(name), options or {}).model_dump(exclude_none=True)
 
     def made(part: type[Any]) -> Any:
-        return part(**{key: given.pop(key) for key in _options(part) if key in given})
+        return part(**{key: given[key] for key in declared(part) if key in given})
 
-    client_rule, server_weighting = made(rule), made(weighting)
-    if given:
-        key = sorted(given)[0]
-        known = options_of(name)
-        raise InputError(
-            f"{key} is no option of the method {name!r}, which takes {', '.join(known) if known else 'no options'}"
-        )
     title = "+".join(p.title for p in parts)
-    return Method(name, title, client_rule, server_weighting, any(p.oracle for p in parts))
+    return Method(name, title, made(rule), made(weighting), any(p.oracle for p in parts))
 
 
 def options_of(name: str) -> list[str]:
     """Return the options that the method of a name takes."""
     _, rule, weighting = _parts(name)
-    return [*_options(rule), *_options(weighting)]
+    return [*declared(rule), *declared(weighting)]
 
 
-def option_names() -> frozenset[str]:
-    """Return the options of all methods."""
-    parts = [part for named in METHODS.values() for part in (named.rule, named.weighting) if part]
-    return frozenset(key for part in parts for key in _options(part))
+def option_keys() -> dict[str, tuple[Any, FieldInfo]]:
+    """Return the options of all methods as `pydantic.create_model` takes fields; None stands for not given."""
+    keys: dict[str, tuple[Any, FieldInfo]] = {}
+    for part in (part for named in METHODS.values() for part in (named.rule, named.weighting) if part):
+        for name, key in as_keys(part).items():
+            if keys.setdefault(name, key)[1] is not key[1]:
+                raise TypeError(f"{part.__name__} declares the option {name!r}, which is another method's: rename it")
+    return keys
 
 
 def _parts(name: str) -> tuple[list[Named], type[ClientRule], type[Any]]:
@@ -105,8 +122,11 @@ def _parts(name: str) -> tuple[list[Named], type[ClientRule], type[Any]]:
     return parts, rule, weighting
 
 
-def _options(part: type[Any]) -> list[str]:
-    return [field.name for field in fields(part)]
+@cache
+def _options(name: str) -> type[BaseModel]:
+    _, rule, weighting = _parts(name)
+    keys: dict[str, Any] = {**as_keys(rule), **as_keys(weighting)}
+    return create_model("Options", **keys)
 
 
 def _named(part: str, name: str) -> Named:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedpals.data import Indices
 from fedpals.labels import LabelCounts, Vector
+from fedpals.methods.option import option
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,7 @@ class Agnostic:
 
     name: ClassVar[str] = "agnostic"
     needs_losses: ClassVar[bool] = True
-    mixture_step: float = 0.1
-    """Step size of the ascent."""
+    mixture_step: float = option(0.1, "Step size of AFL's mixture", gt=0)
 
     def start(self, counts: LabelCounts) -> Vector | None:
         """q = n/N."""

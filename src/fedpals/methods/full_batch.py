@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpals.training import ClientRule
+from fedpals.methods.rule import ClientRule
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from fedpals.labels import Vector
-from fedpals.training import ClientRule
+from fedpals.methods.option import option
+from fedpals.methods.rule import ClientRule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,9 @@ class LogitAdjusted(ClientRule):
     """
 
     name: ClassVar[str] = "logit_adjusted"
-    adjustment: float = 1.0
+    adjustment: float = option(1.0, "How much of its own marginal logit_adjusted takes out of the model", ge=0, le=1)
     """τ: 1 takes the client's marginal out altogether, 0 is plain training."""
-    label_floor: float = 0.01
-    """Marginal of labels that the client lacks."""
+    label_floor: float = option(0.01, "Marginal that logit_adjusted assumes for labels a client lacks", gt=0, le=1)
 
     def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
         """Add τ log S_i."""

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedpals.data import Indices
+from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector
+from fedpals.methods.option import option
 from fedpals.methods.weighting import BySize
 from fedpals.weights import solve
 
@@ -16,10 +18,17 @@ class Pals(BySize):
     """α = argmin ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i over the participants of the round."""
 
     name: ClassVar[str] = "pals"
-    lam: float | None = None
-    """λ; give this or ``ess``."""
-    ess: float | None = None
-    """The effective sample size to keep instead, as a fraction of the participants' samples."""
+    lam: float | None = option(None, "λ of FedPALS", symbol="λ", ge=0)
+    ess: float | None = option(
+        None, "Effective sample size of FedPALS instead of λ; 0.5 where neither is given", symbol="ESS", gt=0, le=1
+    )
+    """As a fraction of the participants' samples."""
+
+    def __post_init__(self) -> None:
+        if self.lam is not None and self.ess is not None:
+            raise InputError("lam and ess are two ways to say the same: give one of them")
+        if self.lam is None and self.ess is None:
+            object.__setattr__(self, "ess", 0.5)
 
     def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
         """Solve the paper's equation for the participants."""

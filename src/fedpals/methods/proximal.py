@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
+from fedpals.methods.option import option
+from fedpals.methods.rule import ClientRule
 
-from fedpals.training import ClientRule
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,7 @@ class Proximal(ClientRule):
     """Adds μ/2 ‖w − w_t‖², squared, to the client's loss."""
 
     name: ClassVar[str] = "proximal"
-    proximal_weight: float = 0.01
-    """μ."""
+    proximal_weight: float = option(0.01, "μ of FedProx", ge=0)
 
     def adjust_gradient(self, gradient: Tensor, vector: Tensor, start: Tensor, correction: Tensor | None) -> None:
         """∇ += μ (w − w_t)."""

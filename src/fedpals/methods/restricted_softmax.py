@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
+from fedpals.methods.option import option
+from fedpals.methods.rule import ClientRule
 
-from fedpals.training import ClientRule
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -16,9 +17,9 @@ class RestrictedSoftmax(ClientRule):
     """Scales the logits of labels that the client does not have."""
 
     name: ClassVar[str] = "restricted_softmax"
-    absent_factor: float = 0.5
-    """Factor of absent labels' logits: 1 is the plain softmax, with 0 their weights do not move at all."""
+    absent_factor: float = option(0.5, "Factor of FedRS on absent labels' logits", ge=0, le=1)
+    """1 is the plain softmax, with 0 their weights do not move at all."""
 
     def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
         """Multiply the logits of absent labels by the factor."""
-        return logits * torch.where(marginal > 0, 1.0, self.absent_factor)
+        return logits * (marginal > 0).float().clamp(min=self.absent_factor)

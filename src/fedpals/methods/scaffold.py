@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
+from fedpals.methods.option import option
+from fedpals.methods.rule import ClientRule
 
-from fedpals.training import ClientRule
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,12 @@ class Scaffold(ClientRule):
     """
 
     name: ClassVar[str] = "scaffold"
-    server_step: float = 1.0
+    server_step: float = option(1.0, "Server step size of SCAFFOLD", gt=0)
     """η_g: the global parameters move so far towards the weighted average of the clients'."""
 
     def correction(self, server: Tensor | None, client: Tensor | None, like: Tensor) -> Tensor | None:
         """c − c_i."""
-        zero = torch.zeros_like(like)
+        zero = like.new_zeros(like.shape)
         return (zero if server is None else server) - (zero if client is None else client)
 
     def adjust_gradient(self, gradient: Tensor, vector: Tensor, start: Tensor, correction: Tensor | None) -> None:
@@ -51,7 +52,7 @@ class Scaffold(ClientRule):
 
     def server_state(self, server: Tensor | None, changes: list[tuple[float, Tensor]], like: Tensor) -> Tensor | None:
         """c⁺ = c + Σ_{i participates} a_i (c_i⁺ − c_i)."""
-        total = torch.zeros_like(like, dtype=torch.float64) if server is None else server.double()
+        total = like.new_zeros(like.shape).double() if server is None else server.double()
         for share, change in changes:
             total = total + share * change.double()
         return total.float()

@@ -165,7 +165,7 @@ def _of_runs(path: Path) -> Study | None:
     if not records:
         return None
     planned = [Planned(record.run.task_name, record.run.title, {}, record.run) for record in records]
-    methods = {p.method: p.run.model_dump(include={"method", "lam", "ess"}, exclude_none=True) for p in planned}
+    methods = {p.method: {"method": p.run.method, **p.run.named_options} for p in planned}
     tasks = dict.fromkeys(p.row for p in planned)
     experiment = Experiment(
         title=f"Runs in {path}",
