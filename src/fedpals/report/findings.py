@@ -216,8 +216,8 @@ def _error_of_weights(summary: Summary) -> tuple[float, float, float, float] | N
     known = summary.federation
     if known is None or known.exact_counts is None or known.moved is None:
         return None
-    run = summary.configuration
-    exact = solve(known.exact_counts, known.target, lam=run.lam, ess=run.ess)
+    given = summary.configuration.options
+    exact = solve(known.exact_counts, known.target, lam=given.get("lam"), ess=given.get("ess"))
     alpha = np.zeros(len(known.exact_counts))
     alpha[known.participants] = known.alpha
     mix = alpha @ exact.counts.marginals
