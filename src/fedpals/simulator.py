@@ -31,15 +31,12 @@ from fedpals.run import Run
 from fedpals.server import DivergedError, Server
 from fedpals.shift.calibration import Calibration, calibrate
 from fedpals.shift.estimate import NotConvergedError, bbse, em
-from fedpals.shift.gaussian import FeatureSums, Head, gaussian_head
+from fedpals.shift.gaussian import WIDEST, FeatureSums, Head, gaussian_head
 from fedpals.shift.risk import target_accuracy
 from fedpals.shift.tally import Tally
 from fedpals.training import FlatModel, Update
 from fedpals.weights import perturb
 from fedpals.worker import Job, Pool, SerialPool, Worker
-
-_WIDEST = 4096
-"""Features of the last layer beyond which the Gaussian head, with their products, is too large."""
 
 
 @dataclass(eq=False)
@@ -207,15 +204,15 @@ class Simulation:
         """Return the head for what the participants of the last round tell about the samples that they train with."""
         self.worker.model.load(self.state.model)
         sums = []
-        for i in self.server.participants(self.state.round, self._able):
-            x, y = self.worker.client(int(i))
-            features = self._features(x)
-            if not 0 < features.shape[1] <= _WIDEST:
-                return None
-            sums.append(FeatureSums.of(features, y.cpu().numpy(), len(self.federation.dataset.labels)))
         try:
+            for i in self.server.participants(self.state.round, self._able):
+                x, y = self.worker.client(int(i))
+                features = self._features(x)
+                if not 0 < features.shape[1] <= WIDEST:
+                    return None
+                sums.append(FeatureSums.of(features, y.cpu().numpy(), len(self.federation.dataset.labels)))
             return gaussian_head(sums, self.server.target)
-        except InputError:  # none of them has a label of the target
+        except InputError:  # none of them has a label of the target, or features are infinite
             return None
 
     def _features(self, x: Tensor) -> Vector:

@@ -111,3 +111,29 @@ def test_what_cannot_be_added_up_or_used_is_an_error() -> None:
         gaussian_head([], np.array([0.5, 0.5, 0.0]))
     with pytest.raises(InputError, match="nobody has a sample of any label"):
         gaussian_head([FeatureSums.of(f, y, 3)], np.array([0.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("samples", "features", "products", "message"),
+    [
+        ([1.0, 2.0], np.ones((2, 2)), 9 * np.eye(2), "samples must be whole numbers"),
+        ([-1, 2], np.ones((2, 2)), 9 * np.eye(2), "samples must be whole numbers"),
+        ([1, 2], np.ones((3, 2)), 9 * np.eye(2), "do not fit 2 labels"),
+        ([1, 2], np.ones((2, 2)), 9 * np.eye(3), "do not fit 2 labels"),
+        ([1, 2], np.full((2, 2), np.nan), 9 * np.eye(2), "NaN or infinite"),
+        ([0, 2], np.ones((2, 2)), 9 * np.eye(2), "a label without samples"),
+        ([1, 2], np.ones((2, 2)), 1.4 * np.eye(2), "smaller than their sums allow"),
+    ],
+)
+def test_sums_that_no_samples_can_have_are_an_error(
+    samples: list[float], features: np.ndarray, products: np.ndarray, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        FeatureSums(np.array(samples), features, products)
+
+
+def test_products_that_no_features_can_have_are_an_error() -> None:
+    products = np.array([[9.0, 90.0], [90.0, 9.0]])
+    sums = FeatureSums(np.array([500, 500]), np.ones((2, 2)), products)
+    with pytest.raises(InputError, match="no features have such products"):
+        gaussian_head([sums], np.array([0.5, 0.5]))

@@ -28,15 +28,27 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
 
+WIDEST = 4096
+"""Features of the last layer beyond which their products are too large to be sent and solved with."""
+_ROUNDING = 1e-6
+"""How far sums may contradict each other, relatively, when features were added in single precision."""
+
 
 @dataclass(frozen=True, eq=False)
 class FeatureSums:
-    """What a client tells about features of its samples; clients' sums add up."""
+    """What a client tells about features of its samples; clients' sums add up.
+
+    Raises
+    ------
+    InputError
+        Naming the field, for shapes that do not fit, numbers of samples that are no whole numbers ≥ 0, and sums
+        that no samples can have.
+    """
 
     samples: npt.NDArray[np.int64]
     """(K,) n_y."""
@@ -44,6 +56,20 @@ class FeatureSums:
     """(K, d) Σ φ by label."""
     products: Vector
     """(d, d) Σ φφᵀ over all labels."""
+
+    def __post_init__(self) -> None:
+        n, features, products = self.samples, self.features, self.products
+        if n.ndim != 1 or n.dtype.kind not in "ui" or (n.size and n.min() < 0):
+            raise InputError(f"samples must be whole numbers ≥ 0, one per label, not {n.dtype} {n.shape}")
+        if features.ndim != 2 or len(features) != n.size or products.shape != 2 * features.shape[1:]:
+            raise InputError(f"features {features.shape} and products {products.shape} do not fit {n.size} labels")
+        if not (np.isfinite(features).all() and np.isfinite(products).all()):
+            raise InputError("features or products are NaN or infinite: the network yields no numbers for some sample")
+        if features[n == 0].any():
+            raise InputError("features: a sum other than 0 for a label without samples")
+        least = (np.square(features) / np.maximum(n, 1)[:, None]).sum(axis=0)
+        if (np.diag(products) < least * (1 - _ROUNDING)).any():
+            raise InputError("products: squares of features that are smaller than their sums allow")
 
     @classmethod
     def of(cls, features: Vector, y: npt.NDArray[np.int64], labels: int) -> Self:
@@ -93,7 +119,10 @@ def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:
         raise InputError("nobody has a sample of any label of the target, so there is nothing to tell them apart by")
     means = told.features / np.maximum(n, 1)[:, None]
     covariance = _shrunk((told.products - means.T @ (n[:, None] * means)) / total, total)
-    weight = np.where(prior[:, None] > 0, cho_solve(cho_factor(covariance), means.T).T, 0.0)
+    try:
+        weight = np.where(prior[:, None] > 0, cho_solve(cho_factor(covariance), means.T).T, 0.0)
+    except LinAlgError:
+        raise InputError("products: no features have such products; leave out the client that told them") from None
     with np.errstate(divide="ignore"):
         return Head(weight, np.log(prior) - 0.5 * (weight * means).sum(axis=1), stands_for)
 
