@@ -88,20 +88,20 @@ def worker(**settings: Any) -> Worker:
     return Worker(Run(**{**SMALL, **settings}))
 
 
-def app_of(worker: Worker) -> ClientApp:
-    """The clients of a run as a ClientApp."""
+def app_of(worker: Worker, **settings: Any) -> ClientApp:
+    """The clients of a run as a ClientApp; ``settings`` are a trainee's."""
 
     def load(context: Context) -> Trainee:
         number = int(context.node_config["partition-id"])
         x, y = worker.client(number)
         labels = len(worker.federation.dataset.labels)
-        return Trainee(worker.model, x, y, labels, worker.plan, number, worker.run.seed)
+        return Trainee(worker.model, x, y, labels, worker.plan, number, worker.run.seed, **settings)
 
     return client_app(load)
 
 
-def grid_of(worker: Worker) -> FakeGrid:
-    return FakeGrid(app_of(worker), range(len(worker.federation.clients)))
+def grid_of(worker: Worker, **settings: Any) -> FakeGrid:
+    return FakeGrid(app_of(worker, **settings), range(len(worker.federation.clients)))
 
 
 def initial(worker: Worker) -> ArrayRecord:

@@ -55,7 +55,7 @@ class Layout:
             raise Refused(f"missing arrays {missing[:3]}, unknown arrays {extra[:3]}")
         parts = []
         for key, shape, dtype in self.entries:
-            value = _load(key, arrays[key])
+            value = load(key, arrays[key])
             if value.shape != shape or value.dtype != dtype:
                 raise Refused(f"{key!r} is {value.dtype} {value.shape} instead of {dtype} {shape}")
             if dtype.kind == "f":
@@ -75,12 +75,22 @@ class Layout:
             at += size
         return ArrayRecord(arrays)
 
+    def last_layer(self, labels: int) -> tuple[str, str, int] | None:
+        """Return the keys of the last layer's weight, (K, d), and bias, (K,), and d; None where there is none."""
+        shapes = {key: shape for key, shape, dtype in self.entries if dtype.kind == "f"}
+        for key, shape in reversed(shapes.items()):
+            bias = key.removesuffix("weight") + "bias"
+            if key.endswith("weight") and len(shape) == 2 and shape[0] == labels and shapes.get(bias) == (labels,):
+                return key, bias, shape[1]
+        return None
+
     def facts(self) -> list[list[Any]]:
         """Return the layout as a checkpoint keeps it."""
         return [[key, list(shape), str(dtype)] for key, shape, dtype in self.entries]
 
 
-def _load(key: str, array: Array) -> npt.NDArray[Any]:
+def load(key: str, array: Array) -> npt.NDArray[Any]:
+    """Return what is in an array; raise `Refused` where it cannot be read."""
     try:
         return array.numpy()
     except _UNREADABLE as error:
@@ -96,7 +106,7 @@ def unpack(arrays: ArrayRecord) -> Tensor:
     """Return the vector that `pack` put into a record."""
     if list(arrays) != ["vector"]:
         raise Refused(f"the rule's record holds {list(arrays)[:3]} instead of one vector")
-    value = _load("vector", arrays["vector"])
+    value = load("vector", arrays["vector"])
     if value.dtype != np.float32 or value.ndim != 1:
         raise Refused(f"the rule's vector is {value.dtype} {value.shape} instead of a flat float32")
     return torch.from_numpy(value)

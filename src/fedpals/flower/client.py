@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from fedpals.data.partitions import held_out
 from fedpals.errors import InputError
 from fedpals.flower import messages
+from fedpals.flower.messages import Introduction
+from fedpals.privacy import secure_counts
 from fedpals.rng import generator
+from fedpals.shift import FeatureSums, Tally
 from fedpals.training import FlatModel, Plan, local_update, mean_loss
 
-_NAME = messages.LABELCOUNTS.removeprefix("query.")
+_NOISY = "fedpals.noisycounts"
+"""Where a node's state keeps its noisy counts."""
 
 
 def add_labelcounts(app: ClientApp, counts: Callable[[Context], npt.ArrayLike]) -> None:
@@ -27,19 +33,22 @@ def add_labelcounts(app: ClientApp, counts: Callable[[Context], npt.ArrayLike]) 
     ``np.bincount(labels, minlength=K)``.
     """
 
-    @app.query(_NAME)
-    def answer(message: Message, context: Context) -> Message:
+    def introduce(context: Context) -> Introduction:
         values = np.asarray(counts(context))
         if values.ndim != 1 or values.dtype.kind not in "bui":
             raise InputError(f"label counts must be whole numbers, one per label, not {values.dtype} {values.shape}")
-        number = context.node_config.get("partition-id")
-        told = messages.labelcounts(values.tolist(), number if isinstance(number, int) else None)
-        return Message(told, reply_to=message)
+        return Introduction(values.tolist(), _number(context))
+
+    _answer(app, messages.LABELCOUNTS, lambda _, context: messages.labelcounts(introduce(context)))
 
 
 @dataclass(frozen=True, eq=False)
 class Trainee:
-    """What a client trains: its samples, a network to train them with, and how."""
+    """What a client trains: its samples, a network to train them with, and how.
+
+    With ``count_epsilon`` all that the server learns of its labels is their noisy counts, so that it tells neither
+    tallies nor sums of features, which are exact.
+    """
 
     model: FlatModel
     x: Tensor
@@ -50,11 +59,51 @@ class Trainee:
     number: int = 0
     """Which client this is: part of the address of its draws."""
     seed: int = 0
+    held_out: float | None = None
+    """Share of each label, rounded down, that it keeps out of training, to tally the global models on."""
+    count_epsilon: float | None = None
+    """ε of the noise that it adds to its label counts before it tells them."""
+
+    def __post_init__(self) -> None:
+        if self.held_out is not None and not 0 < self.held_out < 1:
+            raise InputError(f"held_out is {self.held_out}; it must be between 0 and 1, for instance 0.1")
+        if self.held_out is not None and self.count_epsilon is not None:
+            raise InputError(
+                "held_out and count_epsilon: tallies of held-out samples tell how many there are of each label, hence "
+                "what the noise is to hide; give one of them"
+            )
+
+    @cached_property
+    def samples(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Inputs and labels to train with, and those held out: the simulator's split for the same seed and number."""
+        if self.held_out is None:
+            return (self.x, self.y), (self.x[:0], self.y[:0])
+        rng = generator(self.seed, "held out", self.number)
+        parts = held_out(self.y.cpu().numpy(), np.arange(len(self.y)), self.held_out, rng)
+        training, held = (torch.from_numpy(part).to(self.y.device) for part in parts)
+        return (self.x[training], self.y[training]), (self.x[held], self.y[held])
 
     @property
     def counts(self) -> Sequence[int]:
-        """K label counts."""
-        return torch.bincount(self.y, minlength=self.labels).tolist()
+        """K label counts of the samples to train with."""
+        return torch.bincount(self.samples[0][1], minlength=self.labels).tolist()
+
+    def tally(self) -> Tally:
+        """Add up what the network makes of the samples held out."""
+        x, y = self.samples[1]
+        if not len(y):
+            raise InputError("this client holds no samples out, so it has nothing to tally")
+        return Tally.of(y.cpu().numpy(), self.model.logits(x).double().cpu().numpy())
+
+    def feature_sums(self) -> FeatureSums:
+        """Add up what the network's last layer sees of the samples to train with."""
+        if self.count_epsilon is not None:
+            raise InputError("this client tells its label counts with noise; sums of features would tell them exactly")
+        x, y = self.samples[0]
+        features = self.model.features(x)
+        if features is None:
+            raise InputError("the network's last layer is not linear with a bias, so its features cannot be told")
+        return FeatureSums.of(features.double().cpu().numpy(), y.cpu().numpy(), self.labels)
 
     def load(self, arrays: ArrayRecord) -> Tensor:
         """Put the global arrays into the network and return them as a vector."""
@@ -68,29 +117,69 @@ def client_app(load: Callable[[Context], Trainee]) -> ClientApp:
     All that a rule keeps between rounds comes with the messages, so that a node may be restarted.
     """
     app = ClientApp()
-    add_labelcounts(app, lambda context: np.array(load(context).counts))
+
+    def loaded(content: RecordDict, context: Context) -> Trainee:
+        trainee = load(context)
+        trainee.load(_arrays(content))
+        return trainee
+
+    def introduce(_: RecordDict, context: Context) -> RecordDict:
+        trainee = load(context)
+        held = len(trainee.samples[1][1])
+        counts, number = _told_counts(trainee, context), _number(context)
+        return messages.labelcounts(Introduction(counts, number, held, trainee.count_epsilon))
+
+    def loss(content: RecordDict, context: Context) -> RecordDict:
+        trainee = loaded(content, context)
+        return messages.loss(mean_loss(trainee.model, trainee.model.vector.clone(), *trainee.samples[0]))
+
+    _answer(app, messages.LABELCOUNTS, introduce)
+    _answer(app, messages.LOSS, loss)
+    _answer(app, messages.TALLY, lambda *asked: messages.sums(loaded(*asked).tally()))
+    _answer(app, messages.FEATURESUMS, lambda *asked: messages.sums(loaded(*asked).feature_sums()))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         trainee, content = load(context), message.content
         rule, server, client = messages.read_job(content)
         start = trainee.load(_arrays(content))
-        marginal = torch.bincount(trainee.y, minlength=trainee.labels) / len(trainee.y)
+        x, y = trainee.samples[0]
+        marginal = torch.bincount(y, minlength=trainee.labels) / len(y)
         rng = generator(trainee.seed, "batches", messages.read_round(content), trainee.number)
         update = local_update(
-            trainee.model, start, trainee.x, trainee.y, marginal, rule, trainee.plan, rng, server=server, client=client
+            trainee.model, start, x, y, marginal, rule, trainee.plan, rng, server=server, client=client
         )
-        metrics = {"train_loss": update.loss, "num-examples": len(trainee.y)}
+        # Noise would hide that counts have changed, and a restarted node would spend ε again to repeat them.
+        repeated = trainee.counts if trainee.count_epsilon is None else None
+        size = max(0, sum(_told_counts(trainee, context)))
+        metrics = {"train_loss": update.loss, "num-examples": size}
         arrays = ArrayRecord(dict(trainee.model.network.state_dict()))
-        return Message(messages.answer(arrays, metrics, rule, update.state, trainee.counts), reply_to=message)
-
-    @app.query(messages.LOSS.removeprefix("query."))
-    def loss(message: Message, context: Context) -> Message:
-        trainee = load(context)
-        start = trainee.load(_arrays(message.content))
-        return Message(messages.loss(mean_loss(trainee.model, start, trainee.x, trainee.y)), reply_to=message)
+        return Message(messages.answer(arrays, metrics, rule, update.state, repeated), reply_to=message)
 
     return app
+
+
+def _answer(app: ClientApp, question: str, answer: Callable[[RecordDict, Context], RecordDict]) -> None:
+    """Let ``app`` answer a question of the server."""
+
+    @app.query(question.removeprefix("query."))
+    def reply(message: Message, context: Context) -> Message:
+        return Message(answer(message.content, context), reply_to=message)
+
+
+def _told_counts(trainee: Trainee, context: Context) -> list[int]:
+    """Return the counts to tell; noise is drawn once and remembered for the run, because every draw spends ε."""
+    if trainee.count_epsilon is None:
+        return list(trainee.counts)
+    if _NOISY not in context.state:
+        counts = secure_counts(trainee.counts, trainee.count_epsilon).tolist()
+        context.state[_NOISY] = MetricRecord({"counts": counts})
+    return context.state.metric_records[_NOISY]["counts"]  # type: ignore[return-value]
+
+
+def _number(context: Context) -> int | None:
+    number = context.node_config.get("partition-id")
+    return number if isinstance(number, int) else None
 
 
 def _arrays(content: RecordDict) -> ArrayRecord:

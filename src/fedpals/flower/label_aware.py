@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import Result
 
 from fedpals.errors import FedpalsError, InputError
-from fedpals.flower import messages
+from fedpals.flower import messages, sums
 from fedpals.flower.arrays import Layout, Refused
 from fedpals.flower.roster import Roster
 from fedpals.flower.session import Session, State
@@ -27,6 +27,7 @@ from fedpals.methods import Method
 from fedpals.methods.pals import Pals
 from fedpals.rng import generator
 from fedpals.server import DivergedError, Round, Server
+from fedpals.shift import Homogeneity
 from fedpals.training import Update
 
 _log = logging.getLogger("flwr")
@@ -55,6 +56,8 @@ class LabelAware(strategy.FedAvg):
         Seconds to wait for ``min_available_nodes``, after which `TooFewNodesError` is raised.
     max_samples
         No client counts as more samples than this, whatever it claims.
+    averaging
+        Decay of the running mean of the global models, which is evaluated and returned in place of the last of them.
     checkpoint
         File that holds the state after every round; `start` continues from it where it exists.
     flower
@@ -70,6 +73,7 @@ class LabelAware(strategy.FedAvg):
         seed: int = 0,
         wait: float = 600.0,
         max_samples: int | None = None,
+        averaging: float | None = None,
         checkpoint: Path | str | None = None,
         min_train_nodes: int = 1,
         **flower: Any,
@@ -82,9 +86,12 @@ class LabelAware(strategy.FedAvg):
             raise InputError("oracle redraws the clients' samples, which no server can; use the simulator")
         if max_samples is not None and max_samples < 1:
             raise InputError(f"max_samples is {max_samples}; it must be at least 1")
+        if averaging is not None and not 0 < averaging < 1:
+            raise InputError(f"averaging is {averaging}; it must be between 0 and 1, for instance 0.9")
         if not 0 < self.fraction_train <= 1:
             raise InputError(f"fraction_train is {self.fraction_train}; it must be above 0 and at most 1")
         self.method, self.seed, self.wait, self.max_samples = method, seed, wait, max_samples
+        self.averaging = averaging
         self.target: Vector | None = None
         if target is not None:
             self.target = as_target(target, LabelCounts.of(np.ones((1, np.size(np.asarray(target))))))
@@ -96,9 +103,30 @@ class LabelAware(strategy.FedAvg):
     @property
     def prior_shift(self) -> Vector:
         """log T − log p_α, (K,), to be added to the logits in the target domain."""
-        if self._session is None or not self._session.state.mixes:
-            raise InputError("prior_shift is known after the first round")
-        return self._session.admit(self._build).prior_shift
+        return self._ran("prior_shift").admit(self._build).prior_shift
+
+    @property
+    def best_round(self) -> int:
+        """The round whose model is worth most in the target, as the samples that clients hold out estimate it."""
+        return sums.best(self._ran("best_round")).round
+
+    @property
+    def best_arrays(self) -> ArrayRecord:
+        """The model of `best_round`."""
+        session = self._ran("best_arrays")
+        return session.layout.record(sums.best(session).vector)
+
+    def check(self) -> Homogeneity:
+        """Test whether clients differ by their labels alone, from their last tallies."""
+        return sums.check(self._ran("check"), self.seed)
+
+    def with_gaussian_head(self) -> ArrayRecord:
+        """Ask the participants for sums of features; return the model with the Gaussian head in its last layer."""
+        session = self._ran("with_gaussian_head")
+        assert session.grid is not None
+        self._meet(session, session.grid, "Gaussian head")
+        rows = session.admit(self._build).participants(session.state.round, session.roster.present)
+        return sums.with_gaussian_head(session, rows.tolist(), self.arrayrecord_key)
 
     def summary(self) -> None:
         """Log what the strategy does."""
@@ -117,10 +145,11 @@ class LabelAware(strategy.FedAvg):
     ) -> Result:
         """Run the rounds up to ``num_rounds``, from the checkpoint on where there is one."""
         session = self._session = self._begin(initial_arrays, timeout)
+        session.grid = grid
         done, arrays = session.state.round, session.layout.record(session.state.vector)
         if done:
             _log.info("%s: continues after round %d", self.checkpoint, done)
-        shifted = None if evaluate_fn is None else lambda number, now: evaluate_fn(done + number, now)
+        shifted = None if evaluate_fn is None else lambda number, _: evaluate_fn(done + number, session.model)
         result = super().start(grid, arrays, max(0, num_rounds - done), timeout, train_config, evaluate_config, shifted)
         for told in (
             result.train_metrics_clientapp,
@@ -130,7 +159,7 @@ class LabelAware(strategy.FedAvg):
             numbered = {done + number: metrics for number, metrics in told.items()}
             told.clear()
             told.update(numbered)
-        result.arrays = session.layout.record(session.state.vector)
+        result.arrays = session.model
         return result
 
     def configure_train(
@@ -138,7 +167,9 @@ class LabelAware(strategy.FedAvg):
     ) -> Iterable[Message]:
         """Wait for enough nodes, draw the participants, and address those that have weight."""
         del server_round  # counted from the checkpoint on; the state knows the number
-        session = self._session = self._session or self._begin(arrays, None)
+        session = self._session = self._session or replace(self._begin(arrays, None), wrapped=True)
+        if session.wrapped and self.averaging is not None:
+            raise InputError("averaging takes models from before a wrapper's noise; leave out the wrapper or averaging")
         number = session.state.round + 1
         try:
             session.state.vector = session.layout.vector(arrays)
@@ -175,8 +206,7 @@ class LabelAware(strategy.FedAvg):
 
         def losses(rows: Sequence[int]) -> Iterable[float]:
             record = RecordDict({self.arrayrecord_key: session.arrays})
-            asked = [self._message(record, messages.LOSS, session.node(row)) for row in rows]
-            answers = session.sort(rows, grid.send_and_receive(asked, timeout=session.timeout))
+            answers = session.ask(messages.LOSS, rows, record)
             told = [math.nan if isinstance(a, str) else messages.read_loss(a) for a in answers.values()]
             for row in (row for row, loss in zip(rows, told, strict=True) if not math.isfinite(loss)):
                 _log.warning("%s tells no loss; its share of AFL's mixture stays", session.name(row))
@@ -188,6 +218,8 @@ class LabelAware(strategy.FedAvg):
             raise DivergedError(f"{error}; {self._remedy(session)}") from None
         self.rounds.append(done)
         metrics = self._report(session, done, contents)
+        if not session.wrapped:  # else clients would see the arrays without the wrapper's noise
+            metrics.update(sums.estimate(session, done.participants.tolist(), self.arrayrecord_key))
         if self.checkpoint is not None:
             session.state.members = session.roster.members
             session.state.save(self.checkpoint)
@@ -204,8 +236,9 @@ class LabelAware(strategy.FedAvg):
         nodes = np.array([self._session.node(row) for row in self._session.roster.present.tolist()], dtype=object)
         count = min(len(nodes), max(self.min_evaluate_nodes, int(self.fraction_evaluate * len(nodes))))
         chosen = np.sort(generator(self.seed, "evaluated", number).choice(len(nodes), count, replace=False))
+        model = arrays if self._session.state.average is None else self._session.model
         record = RecordDict(
-            {self.arrayrecord_key: arrays, self.configrecord_key: ConfigRecord({**config, "server-round": number})}
+            {self.arrayrecord_key: model, self.configrecord_key: ConfigRecord({**config, "server-round": number})}
         )
         return [self._message(record, MessageType.EVALUATE, node) for node in nodes[chosen]]
 
@@ -228,6 +261,7 @@ class LabelAware(strategy.FedAvg):
             self._session.state,
             participation=self.fraction_train,
             minimum=self.min_train_nodes,
+            averaging=self.averaging,
             seed=self.seed,
         )
 
@@ -239,6 +273,7 @@ class LabelAware(strategy.FedAvg):
             "target": None if self.target is None else self.target.tolist(),
             "seed": self.seed,
             "fraction_train": self.fraction_train,
+            "averaging": self.averaging,
             "arrays": layout.facts(),
         }
         if self.checkpoint is not None and self.checkpoint.is_file():
@@ -322,7 +357,7 @@ class LabelAware(strategy.FedAvg):
             return answer
         try:
             if messages.repeats_labelcounts(answer):
-                session.roster.unchanged(row, messages.read_labelcounts(answer)[0])
+                session.roster.unchanged(row, messages.read_labelcounts(answer).counts)
             update = messages.read_update(answer, session.layout, self.method.rule)
         except Refused as why:
             return str(why)
@@ -366,6 +401,11 @@ class LabelAware(strategy.FedAvg):
             "" if self.checkpoint is None else f". The state after round {session.state.round} is in {self.checkpoint}"
         )
         return f"if clients are late raise the timeout{within}; if they diverge lower their learning rate{kept}"
+
+    def _ran(self, what: str) -> Session:
+        if self._session is None or not self._session.state.round:
+            raise InputError(f"{what} is known after the first round")
+        return self._session
 
     def _names(self) -> tuple[str, str, str]:
         return self.method.title, self.method.rule.name, self.method.weighting.name

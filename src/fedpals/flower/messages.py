@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedpals.errors import InputError
-from fedpals.flower.arrays import Layout, Refused, pack, unpack
+from fedpals.flower.arrays import Layout, Refused, load, pack, unpack
 from fedpals.methods import METHODS, ClientRule
+from fedpals.shift import FeatureSums, Tally
 from fedpals.training import Update
 
 Value = TypeVar("Value")
+Sums = TypeVar("Sums", Tally, FeatureSums)
 
 LABELCOUNTS = "query.labelcounts"
 LOSS = "query.loss"
+TALLY = "query.tally"
+FEATURESUMS = "query.featuresums"
 
 _OURS = "fedpals."
-_RULE, _SERVER, _CLIENT, _COUNTS = (_OURS + name for name in ("rule", "server", "client", "labelcounts"))
+_RULE, _SERVER, _CLIENT, _COUNTS, _SUMS = (_OURS + name for name in ("rule", "server", "client", "labelcounts", "sums"))
 
 _RULES: list[type[ClientRule]] = [ClientRule, *(named.rule for named in METHODS.values() if named.rule)]
 RULES: Mapping[str, type[ClientRule]] = {rule.name: rule for rule in _RULES}
@@ -69,10 +74,19 @@ def own(records: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def answer(
-    arrays: ArrayRecord, metrics: Mapping[str, float], rule: ClientRule, state: Tensor | None, counts: Sequence[int]
+    arrays: ArrayRecord,
+    metrics: Mapping[str, float],
+    rule: ClientRule,
+    state: Tensor | None,
+    counts: Sequence[int] | None,
 ) -> RecordDict:
-    """Return the reply to a training message; it confirms the rule and repeats the counts it trained on."""
-    content = RecordDict({"arrays": arrays, "metrics": MetricRecord(dict(metrics)), _COUNTS: _counts(counts)})
+    """Return the reply to a training message; it confirms the rule and repeats the counts it trained on.
+
+    None for counts that it keeps to itself.
+    """
+    content = RecordDict({"arrays": arrays, "metrics": MetricRecord(dict(metrics))})
+    if counts is not None:
+        content[_COUNTS] = _counts(counts)
     content[_RULE] = ConfigRecord({"name": rule.name})
     if state is not None:
         content[_CLIENT] = pack(state)
@@ -105,22 +119,45 @@ def metrics_of(content: RecordDict) -> dict[str, float]:
     }
 
 
-def labelcounts(counts: Sequence[int], number: int | None) -> RecordDict:
-    """Return the reply to `LABELCOUNTS`; ``number`` is the client's partition, where it has one."""
-    told = _counts(counts)
-    if number is not None:
-        told["client"] = number
-    return RecordDict({_COUNTS: told})
+@dataclass(frozen=True)
+class Introduction:
+    """What a client says about itself, once."""
+
+    counts: Sequence[float]
+    """K numbers of training samples, with noise where there is an ``epsilon``."""
+    number: int | None = None
+    """Its partition, where it has one."""
+    held_out: int = 0
+    """Samples that it holds out and tallies when asked."""
+    epsilon: float | None = None
+    """ε of the noise in its counts."""
 
 
-def read_labelcounts(content: RecordDict) -> tuple[list[float], int | None]:
-    """Return counts and number of a client, or raise `Refused`."""
+def labelcounts(told: Introduction) -> RecordDict:
+    """Return the reply to `LABELCOUNTS`."""
+    record = _counts(told.counts)
+    if told.number is not None:
+        record["client"] = told.number
+    if told.held_out:
+        record["held-out"] = told.held_out
+    if told.epsilon is not None:
+        record["epsilon"] = float(told.epsilon)
+    return RecordDict({_COUNTS: record})
+
+
+def read_labelcounts(content: RecordDict) -> Introduction:
+    """Return what a client says about itself, or raise `Refused`."""
     record = content.get(_COUNTS)
     counts = record.get("counts") if isinstance(record, MetricRecord) else None
     if not isinstance(record, MetricRecord) or not isinstance(counts, list):
         raise Refused("it tells no label counts; add fedpals.flower.add_labelcounts to its app")
-    number = record.get("client")
-    return [float(count) for count in counts], number if isinstance(number, int) else None
+    number, held_out, epsilon = (record.get(key) for key in ("client", "held-out", "epsilon"))
+    return Introduction(
+        [float(count) for count in counts],
+        number if isinstance(number, int) else None,
+        held_out if isinstance(held_out, int) else 0,
+        epsilon if isinstance(epsilon, float) else None,
+    )
 
 
 def repeats_labelcounts(content: RecordDict) -> bool:
@@ -138,5 +175,27 @@ def read_loss(content: RecordDict) -> float:
     return metrics_of(content).get("loss", math.nan)
 
 
-def _counts(counts: Sequence[int]) -> MetricRecord:
+def sums(told: Tally | FeatureSums) -> RecordDict:
+    """Return the reply to `TALLY` or `FEATURESUMS`: an array for every field."""
+    return RecordDict({_SUMS: ArrayRecord({f.name: Array(np.asarray(getattr(told, f.name))) for f in fields(told)})})
+
+
+def read_sums(content: RecordDict | str, kind: type[Sums]) -> Sums:
+    """Return the sums in a reply; raise `Refused` for what cannot be used, or with why there is no reply."""
+    if isinstance(content, str):
+        raise Refused(content)
+    record, wanted = content.get(_SUMS), [f.name for f in fields(kind)]
+    if not isinstance(record, ArrayRecord) or sorted(record) != sorted(wanted):
+        raise Refused(f"it tells no {kind.__name__} of {', '.join(wanted)}")
+    values = {name: load(name, record[name]) for name in wanted}
+    # Other whole numbers may not fit when they are added up.
+    if strange := [name for name, value in values.items() if value.dtype not in (np.int64, np.float64)]:
+        raise Refused(f"{strange[0]!r} is {values[strange[0]].dtype} instead of int64 or float64")
+    try:
+        return kind(**values)
+    except InputError as error:
+        raise Refused(str(error)) from None
+
+
+def _counts(counts: Sequence[float]) -> MetricRecord:
     return MetricRecord({"counts": [int(count) for count in counts]})

@@ -17,6 +17,7 @@ from fedpals.errors import InputError
 from fedpals.flower import messages
 from fedpals.flower.arrays import Refused
 from fedpals.labels import LabelCounts
+from fedpals.privacy import repair
 
 _EXACT = 2.0**53
 """Up to this, a float64 holds every whole number."""
@@ -24,11 +25,12 @@ _EXACT = 2.0**53
 
 @dataclass(frozen=True)
 class Member:
-    """A row: the node that holds it, the client's own number, and its label counts."""
+    """A row: the node that holds it, the client's own number, its label counts, and how many samples it holds out."""
 
     node: int
     number: int | None
     counts: tuple[int, ...]
+    held_out: int = 0
 
 
 class Roster:
@@ -55,44 +57,48 @@ class Roster:
 
     def hear(self, answers: Mapping[int, RecordDict]) -> None:
         """Take in what nodes answered; new clients are numbered by their own number, then by node."""
-        told: list[tuple[bool, int, int, list[float]]] = []
+        told: list[tuple[bool, int, int, messages.Introduction]] = []
         for node, content in answers.items():
             try:
-                counts, number = messages.read_labelcounts(content)
+                client = messages.read_labelcounts(content)
             except Refused as why:
                 self.refused[node] = str(why)
             else:
-                told.append((number is None, number or 0, node, counts))
-        for anonymous, number, node, counts in sorted(told, key=lambda row: row[:3]):
+                told.append((client.number is None, client.number or 0, node, client))
+        for *_, node, client in sorted(told, key=lambda row: row[:3]):
             try:
-                self._admit(node, self._checked(counts), None if anonymous else number)
+                self._admit(node, client)
             except Refused as why:
                 self.refused[node] = str(why)
 
-    def _admit(self, node: int, counts: tuple[int, ...], number: int | None) -> None:
-        row = self.row(node)
-        if row is None and number is not None:
+    def _admit(self, node: int, told: messages.Introduction) -> None:
+        counts, row = self._checked(told), self.row(node)
+        if row is None and told.number is not None:
             # A node that was restarted, or a resumed run, comes with new node ids.
-            free = (i for i, m in enumerate(self.members) if m.number == number and m.node not in self._heard)
+            free = (i for i, m in enumerate(self.members) if m.number == told.number and m.node not in self._heard)
             row = next(free, None)
         if row is None:
-            self.members.append(Member(node, number, counts))
+            self.members.append(Member(node, told.number, counts, told.held_out))
         else:
-            self.unchanged(row, counts)
-            self.members[row] = replace(self.members[row], node=node)
+            if told.epsilon is None:  # a restarted node draws other noise; the first counts hold in any case
+                self.unchanged(row, counts)
+            self.members[row] = replace(self.members[row], node=node, held_out=told.held_out)
         self._heard.add(node)
 
-    def _checked(self, counts: Sequence[float]) -> tuple[int, ...]:
+    def _checked(self, told: messages.Introduction) -> tuple[int, ...]:
+        counts = told.counts
         labels = len(counts) if self.labels is None else self.labels
         if len(counts) != labels or not labels:
             raise Refused(f"{len(counts)} label counts instead of {labels}")
+        if told.epsilon is not None:
+            counts = _repaired(counts)
         if any(counts):
             try:
                 LabelCounts.of([counts])
             except InputError as error:
                 raise Refused(str(error)) from None
-        if sum(counts) > _EXACT:
-            raise Refused(f"it claims {sum(counts):g} samples")
+        if (most := max(sum(counts), told.held_out)) > _EXACT:
+            raise Refused(f"it claims {most:g} samples")
         self.labels = labels
         return tuple(int(count) for count in counts)
 
@@ -125,3 +131,13 @@ class Roster:
         """The rows that claim more samples than ``cap``."""
         cap = self.cap
         return [] if cap is None else [i for i, member in enumerate(self.members) if sum(member.counts) > cap]
+
+
+def _repaired(noisy: Sequence[float]) -> Sequence[float]:
+    """Return the closest counts that a client can have; none where the noise outweighs its samples."""
+    if any(not count.is_integer() or abs(count) > _EXACT for count in noisy):
+        raise Refused("its noisy label counts are no whole numbers that a float can hold")
+    if sum(noisy) <= 0:
+        return [0.0] * len(noisy)
+    table = repair(np.array([noisy], dtype=np.int64)).table
+    return [float(count) for count in np.asarray(table)[0]]

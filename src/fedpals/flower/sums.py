@@ -1,0 +1,136 @@
+"""What clients add up about a model, and what follows: its worth in the target, the best round, a test, a last layer.
+
+A client that does not answer, or tells sums that none of its samples can have, is named in the log and left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+from flwr.app import Array, ArrayRecord, RecordDict
+
+from fedpals.errors import InputError
+from fedpals.flower import messages
+from fedpals.flower.arrays import Refused
+from fedpals.flower.session import Best, Session
+from fedpals.shift import FeatureSums, Homogeneity, Tally, gaussian_head, homogeneity, pooled, target_accuracy
+from fedpals.shift.gaussian import WIDEST
+
+_log = logging.getLogger("flwr")
+
+
+def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float]:
+    """Ask clients that hold samples out for tallies of the model; return its estimated target accuracy as metrics.
+
+    The session's state keeps the tallies, and the model where no earlier one was worth as much. ``key`` is what
+    messages call arrays.
+    """
+    state, members = session.state, session.roster.members
+    assert session.server is not None
+
+    def fits(row: int, tally: Tally) -> None:
+        if len(tally.loss) != session.roster.labels:
+            raise Refused(f"a tally of {len(tally.loss)} labels instead of {session.roster.labels}")
+        _bounded(session, told := float(tally.confusion.sum(dtype=float)))
+        if told != members[row].held_out:
+            raise Refused(f"a tally of {told:g} samples, but it holds {members[row].held_out} out")
+
+    asked = [row for row in rows if members[row].held_out]
+    found = _collect(session, Tally, messages.TALLY, asked, key, fits)
+    if not found:
+        return {}
+    state.tallies = found
+    try:
+        worth = target_accuracy(pooled(list(found.values())), session.server.target)
+    except InputError as error:
+        _log.warning("round %d: target accuracy cannot be estimated: %s", state.round, error)
+        return {}
+    if state.best is None or worth.value > state.best.score:
+        state.best = Best(state.round, worth.value, state.model.clone())
+    told = {"target_accuracy_estimate": worth.value}
+    if math.isfinite(worth.standard_error):
+        told["target_accuracy_standard_error"] = worth.standard_error
+    _log.info(
+        "round %d: target accuracy %.1f ± %.1f %% by tallies of %d clients, who know %.1f %% of the target's labels",
+        state.round,
+        100 * worth.value,
+        100 * worth.standard_error,
+        len(found),
+        100 * (1 - worth.unseen_share),
+    )
+    return told
+
+
+def best(session: Session) -> Best:
+    """Return the round whose model was worth most."""
+    if session.state.best is None:
+        raise InputError("no round was estimated: let clients hold samples out, as Trainee(..., held_out=0.1)")
+    return session.state.best
+
+
+def check(session: Session, seed: int) -> Homogeneity:
+    """Test label shift with the last tallies; where clients have no number of their own, they are called by node."""
+    members = [session.roster.members[row] for row in session.state.tallies]
+    numbers = [str(member.number) for member in members if member.number is not None]
+    names = numbers if len(set(numbers)) == len(members) else [str(member.node) for member in members]
+    return homogeneity(list(session.state.tallies.values()), seed, clients=names)
+
+
+def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> ArrayRecord:
+    """Ask clients for sums of features; return the model's arrays with the Gaussian head in the last layer."""
+    if session.wrapped:
+        raise InputError("clients would see the arrays without the wrapper's noise; the Gaussian head takes no wrapper")
+    labels = session.roster.labels or 0
+    last = session.layout.last_layer(labels)
+    if last is None or last[2] > WIDEST:
+        raise InputError(
+            f"the arrays end in no linear layer with a bias, {labels} labels and at most {WIDEST} features, which the "
+            "Gaussian head could take the place of"
+        )
+    weight, bias, width = last
+    assert session.server is not None
+
+    def fits(row: int, told: FeatureSums) -> None:
+        if told.features.shape != (labels, width):
+            raise Refused(f"sums of {told.features.shape} labels × features instead of {(labels, width)}")
+        _bounded(session, float(told.samples.sum(dtype=float)))
+        session.roster.unchanged(row, told.samples.tolist())
+
+    sums = _collect(session, FeatureSums, messages.FEATURESUMS, rows, key, fits)
+    head = gaussian_head(list(sums.values()), session.server.target)
+    arrays = session.model
+    values = {weight: head.weight, bias: head.bias}
+    return ArrayRecord(
+        {**arrays, **{key: Array(value.astype(arrays[key].numpy().dtype)) for key, value in values.items()}}
+    )
+
+
+def _collect(
+    session: Session,
+    kind: type[messages.Sums],
+    question: str,
+    rows: Sequence[int],
+    key: str,
+    fits: Callable[[int, messages.Sums], None],
+) -> dict[int, messages.Sums]:
+    """Ask about the model; return what clients told, by row; ``fits`` raises `Refused` for what one cannot have."""
+    found: dict[int, messages.Sums] = {}
+    if not rows:
+        return found
+    for row, answer in session.ask(question, rows, RecordDict({key: session.model})).items():
+        try:
+            told = messages.read_sums(answer, kind)
+            fits(row, told)
+        except Refused as why:
+            _log.warning("%s: %s is left out: %s", question, session.name(row), why)
+        else:
+            found[row] = told
+    return found
+
+
+def _bounded(session: Session, samples: float) -> None:
+    cap = session.roster.cap
+    if cap is not None and samples > cap:
+        raise Refused(f"it claims {samples:g} samples, more than max_samples={cap}")
