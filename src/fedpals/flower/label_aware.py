@@ -149,7 +149,9 @@ class LabelAware(strategy.FedAvg):
         done, arrays = session.state.round, session.layout.record(session.state.vector)
         if done:
             _log.info("%s: continues after round %d", self.checkpoint, done)
-        shifted = None if evaluate_fn is None else lambda number, _: evaluate_fn(done + number, session.model)
+        shifted = (
+            None if evaluate_fn is None else lambda number, now: evaluate_fn(done + number, session.evaluated(now))
+        )
         result = super().start(grid, arrays, max(0, num_rounds - done), timeout, train_config, evaluate_config, shifted)
         for told in (
             result.train_metrics_clientapp,
@@ -236,9 +238,11 @@ class LabelAware(strategy.FedAvg):
         nodes = np.array([self._session.node(row) for row in self._session.roster.present.tolist()], dtype=object)
         count = min(len(nodes), max(self.min_evaluate_nodes, int(self.fraction_evaluate * len(nodes))))
         chosen = np.sort(generator(self.seed, "evaluated", number).choice(len(nodes), count, replace=False))
-        model = arrays if self._session.state.average is None else self._session.model
         record = RecordDict(
-            {self.arrayrecord_key: model, self.configrecord_key: ConfigRecord({**config, "server-round": number})}
+            {
+                self.arrayrecord_key: self._session.evaluated(arrays),
+                self.configrecord_key: ConfigRecord({**config, "server-round": number}),
+            }
         )
         return [self._message(record, MessageType.EVALUATE, node) for node in nodes[chosen]]
 

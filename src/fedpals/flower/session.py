@@ -86,6 +86,10 @@ class Session:
         """The arrays that are worth most: the running mean where there is one, else the last."""
         return self.layout.record(self.state.model)
 
+    def evaluated(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return the running mean where there is one, else the ``arrays`` of the round."""
+        return arrays if self.state.average is None else self.model
+
     def admit(self, build: Callable[[LabelCounts], Server]) -> Server:
         """Return the server, which knows all clients of the roster; ``build`` makes it when the first are known."""
         if self.server is None:
