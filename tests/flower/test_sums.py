@@ -48,9 +48,9 @@ def split() -> Worker:
     return Worker(Run(**METHOD, held_out=HELD_OUT))
 
 
-@pytest.fixture(scope="module", params=[None, 0.8])
+@pytest.fixture(scope="module", params=[{}, {"server_momentum": 0.6, "averaging": 0.8}])
 def simulated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Record:
-    run = Run(**METHOD, held_out=HELD_OUT, averaging=request.param)
+    run = Run(**METHOD, held_out=HELD_OUT, **request.param)
     return simulate(run, tmp_path_factory.mktemp("runs"))
 
 
@@ -77,7 +77,7 @@ def spoiling(kind: str, spoil: Spoil) -> Spoil:
 
 def test_estimate_selection_test_and_head_are_the_simulators(simulated: Record, whole: Worker, split: Worker) -> None:
     grid, averaging = grid_of(whole, held_out=HELD_OUT), simulated.run.averaging
-    made = fedpals(whole, averaging=averaging)
+    made = fedpals(whole, averaging=averaging, server_momentum=simulated.run.server_momentum)
     evaluated: dict[int, torch.Tensor] = {}
 
     def evaluate(number: int, arrays: ArrayRecord) -> None:
@@ -98,7 +98,9 @@ def test_estimate_selection_test_and_head_are_the_simulators(simulated: Record, 
     assert all(torch.equal(value, best[key]) for key, value in made.best_arrays.to_torch_state_dict().items())
     assert made.check() == homogeneity(tallies(split, state.model), made.seed)
     head, _ = checkpoint.load(simulated.model.with_stem("model-gaussian"))
-    ours = made.with_gaussian_head().to_torch_state_dict()
+    arrays, stands_for = made.with_gaussian_head()
+    assert stands_for.tolist() == head.pop("stands_for").tolist()
+    ours = arrays.to_torch_state_dict()
     assert ours.keys() == head.keys()
     assert all(torch.equal(value, head[key]) for key, value in ours.items())
     asked = [m for m in grid.sent if m.metadata.message_type in {"query.tally", "query.featuresums"}]
@@ -250,12 +252,13 @@ def test_feature_sums_that_cannot_be_used_are_named_and_left_out(
     grid.spoil[grid.node(2)] = spoiling("query.featuresums", spoil)
     made = fedpals(whole)
     made.start(grid, initial(whole), num_rounds=1)
-    arrays = made.with_gaussian_head()
+    arrays, stands_for = made.with_gaussian_head()
     samples = [whole.client(i) for i in (0, 1, 3, 4)]
     sums = [FeatureSums.of(x.flatten(1).double().numpy(), y.numpy(), 10) for x, y in samples]
     head = gaussian_head(sums, whole.federation.target)
     assert (arrays["1.weight"].numpy() == head.weight.astype(np.float32)).all()
     assert (arrays["1.bias"].numpy() == head.bias.astype(np.float32)).all()
+    assert (stands_for == head.stands_for).all()
     named = [r.getMessage() for r in log.records if "is left out" in r.getMessage()]
     assert len(named) == 1
     assert f"client 2 (node {grid.node(2)})" in named[0]
@@ -301,8 +304,9 @@ def test_behind_a_wrapper_clients_see_no_arrays_without_its_noise(whole: Worker)
     with pytest.raises(InputError, match="without the wrapper's noise"):
         made.with_gaussian_head()
     assert not grid.kinds("query.featuresums")
-    with pytest.raises(InputError, match="leave out the wrapper or averaging"):
-        wrapped(fedpals(whole, averaging=0.9)).start(grid, initial(whole), num_rounds=1)
+    for remembers in ("averaging", "server_momentum"):
+        with pytest.raises(InputError, match="leave out the wrapper"):
+            wrapped(fedpals(whole, **{remembers: 0.9})).start(grid, initial(whole), num_rounds=1)
 
 
 # The server is stopped
@@ -314,7 +318,7 @@ class StoppedError(Exception):
 
 def test_a_stopped_server_keeps_the_best_round_and_the_mean(whole: Worker, tmp_path: Path) -> None:
     def made(**settings: Any) -> LabelAware:
-        return fedpals(whole, averaging=0.8, **settings)
+        return fedpals(whole, server_momentum=0.6, averaging=0.8, **settings)
 
     grid = grid_of(whole, held_out=HELD_OUT)
     unbroken = made()
@@ -335,10 +339,10 @@ def test_a_stopped_server_keeps_the_best_round_and_the_mean(whole: Worker, tmp_p
         assert one.best_round == unbroken.best_round
         assert torch.equal(flat(one.best_arrays, whole), flat(unbroken.best_arrays, whole))
         assert one.check() == unbroken.check()
-        head, same = one.with_gaussian_head(), unbroken.with_gaussian_head()
+        head, same = one.with_gaussian_head()[0], unbroken.with_gaussian_head()[0]
         assert torch.equal(flat(head, whole), flat(same, whole))
     assert not finished.rounds
-    with pytest.raises(InputError, match="another averaging"):
+    with pytest.raises(InputError, match="another server_momentum"):
         fedpals(whole, checkpoint=path).start(grid, initial(whole), num_rounds=6)
 
 
@@ -461,7 +465,8 @@ def test_settings_that_no_client_can_have(settings: dict[str, float], message: s
         Trainee(FlatModel(torch.nn.Linear(2, 2)), torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64), 2, **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("averaging", [0.0, 1.0, math.nan])
-def test_a_mean_that_forgets_nothing_or_all_is_refused(averaging: float) -> None:
-    with pytest.raises(InputError, match=r"averaging is .*; it must be between 0 and 1"):
-        FedAvg(averaging=averaging)
+@pytest.mark.parametrize("name", ["averaging", "server_momentum"])
+@pytest.mark.parametrize("value", [0.0, 1.0, math.nan])
+def test_a_server_that_forgets_nothing_or_all_is_refused(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=rf"{name} is .*; it must be between 0 and 1"):
+        FedAvg(**{name: value})

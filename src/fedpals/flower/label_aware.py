@@ -17,6 +17,7 @@ from flwr.serverapp import Grid, strategy
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import Result
 
+from fedpals.data import Indices
 from fedpals.errors import FedpalsError, InputError
 from fedpals.flower import messages, sums
 from fedpals.flower.arrays import Layout, Refused
@@ -56,6 +57,8 @@ class LabelAware(strategy.FedAvg):
         Seconds to wait for ``min_available_nodes``, after which `TooFewNodesError` is raised.
     max_samples
         No client counts as more samples than this, whatever it claims.
+    server_momentum
+        Share of its last move that the global model repeats in every round.
     averaging
         Decay of the running mean of the global models, which is evaluated and returned in place of the last of them.
     checkpoint
@@ -73,6 +76,7 @@ class LabelAware(strategy.FedAvg):
         seed: int = 0,
         wait: float = 600.0,
         max_samples: int | None = None,
+        server_momentum: float | None = None,
         averaging: float | None = None,
         checkpoint: Path | str | None = None,
         min_train_nodes: int = 1,
@@ -86,12 +90,13 @@ class LabelAware(strategy.FedAvg):
             raise InputError("oracle redraws the clients' samples, which no server can; use the simulator")
         if max_samples is not None and max_samples < 1:
             raise InputError(f"max_samples is {max_samples}; it must be at least 1")
-        if averaging is not None and not 0 < averaging < 1:
-            raise InputError(f"averaging is {averaging}; it must be between 0 and 1, for instance 0.9")
+        for name, value in (("server_momentum", server_momentum), ("averaging", averaging)):
+            if value is not None and not 0 < value < 1:
+                raise InputError(f"{name} is {value}; it must be between 0 and 1, for instance 0.9")
         if not 0 < self.fraction_train <= 1:
             raise InputError(f"fraction_train is {self.fraction_train}; it must be above 0 and at most 1")
         self.method, self.seed, self.wait, self.max_samples = method, seed, wait, max_samples
-        self.averaging = averaging
+        self.server_momentum, self.averaging = server_momentum, averaging
         self.target: Vector | None = None
         if target is not None:
             self.target = as_target(target, LabelCounts.of(np.ones((1, np.size(np.asarray(target))))))
@@ -120,8 +125,12 @@ class LabelAware(strategy.FedAvg):
         """Test whether clients differ by their labels alone, from their last tallies."""
         return sums.check(self._ran("check"), self.seed)
 
-    def with_gaussian_head(self) -> ArrayRecord:
-        """Ask the participants for sums of features; return the model with the Gaussian head in its last layer."""
+    def with_gaussian_head(self) -> tuple[ArrayRecord, Indices]:
+        """Ask the participants for sums of features; return the model with the Gaussian head in its last layer.
+
+        Beside the arrays stands, (K,), which label each output means: itself, but where it stands for one that no
+        client has.
+        """
         session = self._ran("with_gaussian_head")
         assert session.grid is not None
         self._meet(session, session.grid, "Gaussian head")
@@ -170,8 +179,10 @@ class LabelAware(strategy.FedAvg):
         """Wait for enough nodes, draw the participants, and address those that have weight."""
         del server_round  # counted from the checkpoint on; the state knows the number
         session = self._session = self._session or replace(self._begin(arrays, None), wrapped=True)
-        if session.wrapped and self.averaging is not None:
-            raise InputError("averaging takes models from before a wrapper's noise; leave out the wrapper or averaging")
+        if session.wrapped and (self.server_momentum or self.averaging):
+            raise InputError(
+                "server_momentum and averaging know models without a wrapper's noise; leave out the wrapper"
+            )
         number = session.state.round + 1
         try:
             session.state.vector = session.layout.vector(arrays)
@@ -265,6 +276,7 @@ class LabelAware(strategy.FedAvg):
             self._session.state,
             participation=self.fraction_train,
             minimum=self.min_train_nodes,
+            momentum=self.server_momentum,
             averaging=self.averaging,
             seed=self.seed,
         )
@@ -277,6 +289,7 @@ class LabelAware(strategy.FedAvg):
             "target": None if self.target is None else self.target.tolist(),
             "seed": self.seed,
             "fraction_train": self.fraction_train,
+            "server_momentum": self.server_momentum,
             "averaging": self.averaging,
             "arrays": layout.facts(),
         }

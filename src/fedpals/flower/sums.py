@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
+from fedpals.data import Indices
 from fedpals.errors import InputError
 from fedpals.flower import messages
 from fedpals.flower.arrays import Refused
@@ -78,8 +79,8 @@ def check(session: Session, seed: int) -> Homogeneity:
     return homogeneity(list(session.state.tallies.values()), seed, clients=names)
 
 
-def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> ArrayRecord:
-    """Ask clients for sums of features; return the model's arrays with the Gaussian head in the last layer."""
+def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> tuple[ArrayRecord, Indices]:
+    """Ask clients for sums of features; return the model's arrays with the Gaussian head, and what its outputs mean."""
     if session.wrapped:
         raise InputError("clients would see the arrays without the wrapper's noise; the Gaussian head takes no wrapper")
     labels = session.roster.labels or 0
@@ -102,9 +103,8 @@ def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> Array
     head = gaussian_head(list(sums.values()), session.server.target)
     arrays = session.model
     values = {weight: head.weight, bias: head.bias}
-    return ArrayRecord(
-        {**arrays, **{key: Array(value.astype(arrays[key].numpy().dtype)) for key, value in values.items()}}
-    )
+    layer = {name: Array(value.astype(arrays[name].numpy().dtype)) for name, value in values.items()}
+    return ArrayRecord({**arrays, **layer}), head.stands_for
 
 
 def _collect(
