@@ -138,6 +138,18 @@ def test_labels_that_the_target_lacks_are_left_out() -> None:
     assert [bar.get_height() for bar in ax.patches] == pytest.approx([92, 46, 65, 32.5, 98, 49])
 
 
+def test_a_row_without_runs_of_a_method_leaves_its_column_empty() -> None:
+    runs = [made.summary("C = 3", "FedPALS", 0, 0.5), made.summary("C = 3", "FedAvg", 0, 0.6)]
+    (exhibit,) = exhibits(made.study([*runs, made.summary("C = 6", "FedAvg", 0, 0.8)], show=["labels"]))
+    assert texts(exhibit.sheet) == [
+        ["C = 3", "shirt", "50", "60"],
+        ["C = 3", "boot", "25", "30"],
+        ["C = 6", "shirt", "", "80"],
+        ["C = 6", "boot", "", "40"],
+    ]
+    assert "boot" in exhibit.sheet.latex("")
+
+
 def test_heat_maps_and_weights_are_of_every_federation() -> None:
     shown = exhibits(made.study(show=["heatmap", "weights"]))
     assert [exhibit.name for exhibit in shown] == ["heatmap-c-3", "heatmap-c-6", "weights-c-3", "weights-c-6"]

@@ -249,8 +249,10 @@ def labels(study: Study) -> list[Exhibit]:
         some = [names[k] for k in shown]
         size = (max(4.6, 0.4 * len(some) + 1), 3.6)
         panels.append(Panel(row.name, partial(draw_labels, labels=some, shares=drawn), size))
+        nothing: list[float | None] = [None] * len(names)
+        columns = [shares.get(method.name, nothing) for method in chosen]
         lines += [
-            [row.name, names[k], *(100 * v if (v := s[k]) is not None else None for s in shares.values())]
+            [row.name, names[k], *(100 * v if (v := column[k]) is not None else None for column in columns)]
             for k in shown
         ]
     caption = (
