@@ -68,14 +68,18 @@ def test_a_tuned_point_wins_over_the_row_and_keys_of_another_scale_say_nothing()
 def test_a_methods_grid_widens_the_experiments_and_a_row_replaces_values() -> None:
     experiment = made(
         grid={"learning_rate": [0.1, 0.2]},
-        row=[{"name": "a"}, {"name": "b", "grid": {"learning_rate": [3.0], "ess": [0.9]}}],
+        row=[
+            {"name": "a"},
+            {"name": "b", "grid": {"learning_rate": [3.0], "ess": [0.9]}},
+            {"name": "c", "method": {"FedPALS": {"learning_rate": 0.4}}},
+        ],
         method=[
             {"name": "FedAvg", "run": {"method": "fedavg"}},
             {"name": "FedPALS", "run": {"method": "fedpals"}, "grid": {"ess": [0.25, 0.5]}},
             {"name": "fixed", "run": {"method": "fedavg", "learning_rate": 0.5}},
         ],
     )
-    a, b = experiment.row
+    a, b, c = experiment.row
     fedavg, fedpals, fixed = experiment.method
     assert points(experiment, a, fedavg) == [{"learning_rate": 0.1}, {"learning_rate": 0.2}]
     assert points(experiment, a, fedpals) == [
@@ -84,7 +88,9 @@ def test_a_methods_grid_widens_the_experiments_and_a_row_replaces_values() -> No
     # A row gives other values to a key of the grid, never a key that the method does not tune.
     assert points(experiment, b, fedavg) == [{"learning_rate": 3.0}]
     assert points(experiment, b, fedpals) == [{"learning_rate": 3.0, "ess": 0.9}]
+    # What a method has fixed, everywhere or in this row, is not tuned.
     assert points(experiment, a, fixed) == [{}]
+    assert points(experiment, c, fedpals) == [{"ess": 0.25}, {"ess": 0.5}]
 
 
 def test_tuning_and_reported_runs_share_no_seed_and_what_has_no_choice_is_not_tuned(tiny: Experiment) -> None:

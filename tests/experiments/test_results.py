@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,14 @@ def test_keep_drops_what_the_experiment_no_longer_has_and_orders_the_rest(
     assert results.runs() == []
     results.keep("tuning.jsonl", planned)
     assert not (tmp_path / "tuning.jsonl").exists()
+
+
+def test_keep_takes_the_points_that_the_grid_has_now(tmp_path: Path, planned: list[Planned]) -> None:
+    """A key that is no longer tuned leaves the runs as they are; only what tells them apart in the grid changes."""
+    results, now = Results(tmp_path), replace(planned[0], point={})
+    results.add("tuning.jsonl", summary(replace(planned[0], point={"learning_rate": 0.03})))
+    results.keep("tuning.jsonl", [now])
+    assert results.tuning() == [summary(now)]
 
 
 def test_what_is_computed_is_written_down(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ Settings of a run are layered; what is more particular wins:
     experiment < scale < row < row at this scale < method < method in this row < tuned point
 
 Every method has a grid of the same kind: the experiment's, widened by the method's own options; the
-row may replace the values of a key. A point of the grid is chosen on validation, over tuning seeds that
-no reported run uses.
+row may replace the values of a key, and a key that the method has in this row is not tuned. A point of the grid is
+chosen on validation, over tuning seeds that no reported run uses.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ def named(name: str, folder: Path) -> Experiment:
 
 def points(experiment: Experiment, row: Row, method: Method) -> list[Point]:
     """Return all points of a method's grid in a row; one empty point where there is nothing to choose."""
-    grid = {**experiment.grid, **method.grid}
-    grid = {key: row.grid.get(key, values) for key, values in grid.items() if key not in method.run}
+    grid, fixed = {**experiment.grid, **method.grid}, {**method.run, **row.method.get(method.name, {})}
+    grid = {key: row.grid.get(key, values) for key, values in grid.items() if key not in fixed}
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 

@@ -201,10 +201,10 @@ class Results:
         self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
 
     def keep(self, name: str, planned: Iterable[Planned]) -> None:
-        """Drop runs that the experiment no longer has, and put the others into its order."""
-        wanted = {plan.key: position for position, plan in enumerate(planned)}
-        kept = {summary.key: summary for summary in self.read(name) if summary.key in wanted}
-        ordered = sorted(kept.values(), key=lambda summary: wanted[summary.key])
+        """Drop runs that the experiment no longer has; of the others take the order and points that it has now."""
+        have = {summary.key: summary for summary in self.read(name)}
+        plans = {plan.key: plan for plan in planned if plan.key in have}
+        ordered = [have[key].model_copy(update={"point": plan.point}) for key, plan in plans.items()]
         if (self.path / name).is_file():  # written anew also where nothing is kept: a cut-off line must not stay
             text = "".join(s.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n" for s in ordered)
             self._write(name, text)
