@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from fedpals.augmentation import augmented
 from fedpals.errors import InputError
 from fedpals.rng import generator
 from fedpals.run import Run
+from fedpals.simulator import simulate
 from fedpals.worker import Worker
 
 
@@ -54,3 +57,12 @@ def test_shift_never_mirrors_and_leaves_the_original_alone() -> None:
 def test_what_is_no_image_cannot_be_augmented() -> None:
     with pytest.raises(InputError, match="augment is 'flip', but the samples are no images"):
         Worker(Run(task="synthetic", augment="flip"))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedsgd"])
+def test_every_rule_trains_on_what_was_moved(method: str, tmp_path: Path) -> None:
+    """FedSGD's one step on all samples is no exception."""
+    run = Run(task="digits", method=method, model="logistic", rounds=1, labels_per_client=3)
+    moved = run.model_copy(update={"augment": "shift"})
+    # The loss that FedSGD reports is of the start, which is the same for both, on other images.
+    assert simulate(run, tmp_path).metrics()[0]["loss"] != simulate(moved, tmp_path).metrics()[0]["loss"]

@@ -139,15 +139,17 @@ def batches(x: Tensor, y: Tensor, plan: Plan, rng: np.random.Generator) -> Itera
     step = 0
     for _ in range(plan.epochs) if plan.steps is None else count():
         order = torch.from_numpy(rng.permutation(len(y))).to(x.device)
-        shuffled_x, shuffled_y = x[order], y[order]  # gathered once, so that a batch is a mere slice
-        if plan.augment is not None:
-            shuffled_x = augmented(shuffled_x, plan.augment, rng)
+        shuffled_x, shuffled_y = _seen(x[order], plan, rng), y[order]  # gathered once: a batch is a mere slice
         for start in range(0, len(y), plan.batch_size):
             if step == plan.steps:
                 return
             end = start + plan.batch_size
             yield shuffled_x[start:end], shuffled_y[start:end]
             step += 1
+
+
+def _seen(x: Tensor, plan: Plan, rng: np.random.Generator) -> Tensor:
+    return x if plan.augment is None else augmented(x, plan.augment, rng)
 
 
 def local_update(
@@ -187,7 +189,7 @@ def local_update(
     correction = rule.correction(server, client, anchor)
     take_step = _OPTIMIZERS[plan.optimizer](weights, plan.learning_rate)
     losses = []
-    for inputs, labels in [(x, y)] if rule.full_batch else batches(x, y, plan, rng):
+    for inputs, labels in [(_seen(x, plan, rng), y)] if rule.full_batch else batches(x, y, plan, rng):
         loss = cross_entropy(rule.adjust_logits(model.network(inputs), marginal), labels)
         gradient = model.gradient(loss)
         rule.adjust_gradient(gradient, weights, anchor, correction)
