@@ -96,13 +96,20 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         read([made.results(tmp_path / "begun", runs=[])])
 
 
+def test_the_papers_tables_come_first_then_its_figures_then_the_rest(tmp_path: Path) -> None:
+    for name, source in (("a", ""), ("b", "Figure 2"), ("c", "Table PACS"), ("d", "Table 1")):
+        made.results(tmp_path / name, SMALL.replace('"Table 1"', f'"{source}"'))
+    studies, _ = read([tmp_path])
+    assert [study.name for study in studies] == ["d", "c", "b", "a"]
+
+
 def test_broken_files_are_named_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"experiment\.toml: not a TOML file"):
         read([made.results(tmp_path / "made", "title = ")])
     folder = tmp_path / "runs" / "digits-C3" / "fedavg" / "0-aaaaaaaa"
     folder.mkdir(parents=True)
     (folder / "result.json").write_text("{}")
-    with pytest.raises(InputError, match=r"config\.toml: not the configuration of a run"):
+    with pytest.raises(InputError, match=r"no run there \(config\.toml\)"):
         read([tmp_path / "runs"])
     (folder / "config.toml").write_text('task = "digits"\nmethod = "fedavg"\n')
     with pytest.raises(InputError, match="the record is incomplete"):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedpals.data.validation import validated
 from fedpals.errors import InputError
 from fedpals.experiments.experiment import Experiment, Method, Planned, Row, Scale, View
 from fedpals.experiments.results import Results, Summary
@@ -17,7 +15,6 @@ from fedpals.labels import LabelCounts, Vector, as_target
 from fedpals.record import Record
 from fedpals.report.looks import Look, looks
 from fedpals.report.table import Spread
-from fedpals.run import Run
 
 SELECTIONS = {
     "raw": "as trained",
@@ -44,6 +41,8 @@ class Federation:
     counts: LabelCounts
     target: Vector
     ess: float | None = None
+    seed: int | None = None
+    """Of the row's federations the one that is shown; a case has only one."""
 
     @classmethod
     def of(
@@ -54,11 +53,12 @@ class Federation:
         target: Sequence[float],
         ess: float | None = None,
         clients: Sequence[str] = (),
+        seed: int | None = None,
     ) -> Federation:
         """Check the counts, and number the clients as the paper does where they have no names."""
         clients = clients or [f"client {i}" for i in range(len(counts))]
         table = LabelCounts.of(counts, clients=clients, labels=labels)
-        return cls(name, table, as_target(target, table), ess)
+        return cls(name, table, as_target(target, table), ess, seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +114,9 @@ class Study:
         found = [Federation.of(c.name, c.labels, c.counts, c.target, clients=c.clients) for c in self.experiment.case]
         for row in self.rows:
             runs = self.by_seed(row)
-            if runs and (known := runs[min(runs)].federation):
-                found.append(Federation.of(row.name, known.labels, known.counts, known.target, self._ess(row)))
+            seed = min(runs, default=0)
+            if runs and (k := runs[seed].federation):
+                found.append(Federation.of(row.name, k.labels, k.counts, k.target, self._ess(row), seed=seed))
         return found
 
     def _ess(self, row: Row) -> float | None:
@@ -138,7 +139,7 @@ def read(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; give a folder of results or of runs")
         found = [_of_results(Results(file.parent)) for file in sorted(path.rglob("experiment.toml"))]
-        found.sort(key=lambda study: "table" not in study.experiment.show)
+        found.sort(key=_place)
         runs = _of_runs(path)
         if not found and runs is None:
             raise InputError(
@@ -154,6 +155,12 @@ def read(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
     return _distinct(studies), empty
 
 
+def _place(study: Study) -> tuple[int, str]:
+    """Tables of the paper come first, then its figures, then what goes beyond it."""
+    source = study.experiment.source
+    return (0 if source.startswith("Table") else 1 if source else 2), source
+
+
 def _of_results(results: Results) -> Study:
     name = results.path.resolve().name
     return Study(name, results.experiment, tuple(results.runs()), tuple(results.tuning()), results.provenance)
@@ -161,7 +168,7 @@ def _of_results(results: Results) -> Study:
 
 def _of_runs(path: Path) -> Study | None:
     """Make an experiment of the finished runs below a folder: a row per task, a column per method."""
-    records = [_record(file.parent) for file in sorted(path.rglob("result.json"))]
+    records = [Record.at(file.parent) for file in sorted(path.rglob("result.json"))]
     if not records:
         return None
     planned = [Planned(record.run.task_name, record.run.title, {}, record.run) for record in records]
@@ -177,17 +184,6 @@ def _of_runs(path: Path) -> Study | None:
     )
     runs = [_summary(p, record) for p, record in zip(planned, records, strict=True)]
     return Study(path.resolve().name, experiment, tuple(sorted(runs, key=lambda s: s.seed)))
-
-
-def _record(folder: Path) -> Record:
-    config = folder / "config.toml"
-    try:
-        run = validated(Run, tomllib.loads(config.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InputError) as error:
-        raise InputError(f"{config}: not the configuration of a run ({error})") from None
-    record = Record(run, folder)
-    record.path = folder  # wherever it was moved to
-    return record
 
 
 def _summary(planned: Planned, record: Record) -> Summary:

@@ -290,11 +290,12 @@ def heatmap(study: Study) -> list[Exhibit]:
         lines: list[list[Value]] = [
             [counts.client(i), int(counts.sizes[i]), *map(float, shares)] for i, shares in enumerate(S)
         ]
+        seed = "" if federation.seed is None else f", seed {federation.seed}"
         shown.append(
             Exhibit(
                 f"heatmap-{name}",
                 "Label marginals",
-                f"Labels of every client, and of the target below them: {federation.name}, seed 0.",
+                f"Labels of every client, and of the target below them: {federation.name}{seed}.",
                 Sheet.of(["client", "samples", *names], [*lines, ["target", None, *map(float, target)]]),
                 [marginals_panel(counts, target, title=federation.name)],
                 federation=federation.name,
