@@ -21,6 +21,7 @@ def test_defaults_are_written_into_the_configuration() -> None:
     run = Run(task="pacs")
     assert (run.model, run.backbone, run.image_size, run.options) == ("head", "mobilenet_v2", 128, {"ess": 0.5})
     assert (Run(task="synthetic").model, Run(task="cifar10").model) == ("logistic", "cnn")
+    assert Run(task="cifar10", backbone="mobilenet_v2").model == "head"
     assert Run(method="fedavg").options == {}
 
 

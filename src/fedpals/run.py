@@ -18,7 +18,7 @@ from fedpals.methods.option import as_text
 Model = TypeVar("Model", bound=BaseModel)
 
 _DEFAULT_MODELS = {"synthetic": "logistic", "pacs": "head", "iwildcam": "head"}
-"""Model where none is named; image data sets that are not listed get the paper's small CNN."""
+"""Model where none is named; other data sets get the paper's small CNN, or its head where they have a backbone."""
 _FEATURES = {"pacs": 128, "iwildcam": 224}
 """Data sets whose images are read through a frozen backbone unless told otherwise, and at which size."""
 _OPTIONS: dict[str, Any] = option_keys()
@@ -90,7 +90,7 @@ class Run(_MethodTask):
         task = str(given.get("task", cls.model_fields["task"].default))
         if task in _FEATURES and given.get("model") in {None, "head"}:
             given = {"backbone": "mobilenet_v2", "image_size": _FEATURES[task], **given}
-        return {"model": _DEFAULT_MODELS.get(task, "cnn"), **given}
+        return {"model": _DEFAULT_MODELS.get(task, "head" if "backbone" in given else "cnn"), **given}
 
     @model_validator(mode="after")
     def _target_is_told_one_way(self) -> Self:

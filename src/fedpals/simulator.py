@@ -175,16 +175,17 @@ class Simulation:
     def last(self) -> tuple[Head | None, dict[str, dict[str, Any]]]:
         """Return the Gaussian head of the last model, where it can have one, and what the model is worth in the end.
 
-        "gaussian" is with that head. Where clients hold samples out, "chosen" is with the head or with the prior
-        correction, whichever they estimate higher; a label that nobody has is for the head alone to recognise.
+        "gaussian" is with that head. Where clients hold samples out, "chosen" is with the head or calibrated,
+        whichever they estimate higher; a label that nobody has is for the head alone to recognise.
         """
         head, found = self._gaussian_head(), {}
         if head is not None:
             outputs = {part: head(self._features(x)) for part, (x, _) in self._samples.items()}
             found["gaussian"], found["gaussian/estimate"] = self._worth(outputs)
         if "clients" in self._samples:
-            correction = Calibration(1.0, self.server.prior_shift)
-            _, best = self._worth({part: correction(z) for part, z in self.logits(self.state.model).items()})
+            outputs = self.logits(self.state.model)
+            calibrated = self._corrections(outputs, self.server.prior_shift)["calibrated"]
+            _, best = self._worth({part: calibrated(z) for part, z in outputs.items()})
             new = bool((self.server.target[self.federation.table.sum(axis=0) == 0] > 0).any())
             if head is not None and (new or found["gaussian/estimate"]["score"] >= best["score"]):
                 best = found["gaussian/estimate"]

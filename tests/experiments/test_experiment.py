@@ -229,8 +229,10 @@ def test_shipped_experiments_can_be_planned_at_both_scales(name: str) -> None:
 def test_table1_has_every_method_on_every_row_with_the_papers_seeds() -> None:
     experiment = named("table1", definitions())
     planned = reported_runs(experiment, "desk", choose(experiment, {}))
-    seeds = {row.name: 3 if row.name == "PACS" else 8 for row in experiment.row}
-    assert len(seeds) == 6
-    assert len(planned) == len(experiment.method) * sum(seeds.values())
-    for row, count in seeds.items():
-        assert {p.run.seed for p in planned if p.row == row} == set(range(count))
+    assert len(experiment.row) == 6
+    # On PACS nobody trains from scratch.
+    from_scratch = {"Recommended, from scratch", "Oracle, same recipe"}
+    for row in experiment.row:
+        for method in experiment.method:
+            seeds = 0 if row.name == "PACS" and method.name in from_scratch else 3 if row.name == "PACS" else 8
+            assert [p.run.seed for p in planned if (p.row, p.method) == (row.name, method.name)] == list(range(seeds))
