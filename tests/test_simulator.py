@@ -266,18 +266,23 @@ def test_early_stopping_needs_no_target_sample_where_clients_hold_samples_out(tm
 def test_the_saved_models_are_the_selected_ones(tmp_path: Path) -> None:
     run = Run(**SMALL, method="fedavg")
     record = simulate(run, tmp_path)
-    worker = Worker(run)
-    x, y = worker.samples(worker.federation.test)
     for name, file in (("raw", "model"), ("prior", "model-prior"), ("gaussian", "model-gaussian")):
-        tensors, facts = checkpoint.load(record.path / f"{file}.safetensors")
-        shift = tensors.pop("prior_shift", torch.zeros(10))
-        tensors.pop("temperature", None)
-        stands_for = tensors.pop("stands_for", torch.arange(10))
-        worker.model.network.load_state_dict(tensors)
-        predicted = stands_for[(worker.model.logits(x).double() + shift).argmax(dim=1)]
-        told = record.result()["selected"][name]
-        assert float((predicted == y).double().mean()) == pytest.approx(told["test"]["accuracy"])
-        assert facts["round"] == told["round"]
+        check_saved_model(record, name, file)
+
+
+def check_saved_model(record: Record, name: str, file: str) -> None:
+    """Use a saved model as its file says, on the test set."""
+    worker = Worker(record.run)
+    x, y = worker.samples(worker.federation.test)
+    tensors, facts = checkpoint.load(record.path / f"{file}.safetensors")
+    shift = tensors.pop("prior_shift", torch.zeros(10))
+    temperature = tensors.pop("temperature", 1.0)
+    stands_for = tensors.pop("stands_for", torch.arange(10))
+    worker.model.network.load_state_dict(tensors)
+    predicted = stands_for[(worker.model.logits(x).double() / temperature + shift).argmax(dim=1)]
+    told = record.result()["selected"][name]
+    assert float((predicted == y).double().mean()) == pytest.approx(told["test"]["accuracy"])
+    assert facts["round"] == told["round"]
 
 
 HELD_OUT = Run(**{**SMALL, "rounds": 6, "batch_size": 8}, method="fedpals", ess=0.5, held_out=0.25)
@@ -425,6 +430,7 @@ def test_the_better_of_head_and_calibration_is_chosen_by_the_clients_estimate(
         took_the_head.append(of_head >= calibrated)
         assert selected["chosen"]["score"] == max(of_head, calibrated)
         assert selected["chosen"]["test"] == (selected["gaussian"] if took_the_head[-1] else line)["test"]
+        check_saved_model(record, "chosen", "model-chosen")
     assert any(took_the_head) == (head == "good")
 
 
@@ -509,7 +515,7 @@ def test_the_same_bits_with_samples_held_out(how: str, held_out: Record, tmp_pat
         again = simulate(HELD_OUT, tmp_path)
     assert again.result() == held_out.result()
     assert [t.to_json() for t in again.tallies()] == [t.to_json() for t in held_out.tallies()]
-    for name in ("model", "model-prior", "model-calibrated"):
+    for name in ("model", "model-prior", "model-calibrated", "model-gaussian", "model-chosen"):
         ours, theirs = (checkpoint.load(r.path / f"{name}.safetensors")[0] for r in (held_out, again))
         assert all(torch.equal(ours[key], theirs[key]) for key in ours.keys() | theirs.keys())
 

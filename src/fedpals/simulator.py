@@ -91,6 +91,17 @@ class State(server.State):
         return state
 
 
+@dataclass(frozen=True, eq=False)
+class Last:
+    """What follows from the last model without any selection of rounds."""
+
+    head: Head | None
+    chosen: Head | Calibration | None
+    """What to use it with, where clients hold samples out."""
+    worth: Mapping[str, dict[str, Any]]
+    """By "gaussian", "gaussian/estimate" and "chosen"."""
+
+
 Callback = Callable[[Mapping[str, Any]], None]
 """Called with the recorded line of every round: progress bars, TensorBoard, MLflow."""
 
@@ -172,25 +183,25 @@ class Simulation:
         self.worker.model.load(vector)
         return {part: self.worker.model.logits(x).double().cpu().numpy() for part, (x, _) in self._samples.items()}
 
-    def last(self) -> tuple[Head | None, dict[str, dict[str, Any]]]:
-        """Return the Gaussian head of the last model, where it can have one, and what the model is worth in the end.
+    def last(self) -> Last:
+        """Return what the last model is worth with a Gaussian head, where it can have one, and what to use it with.
 
-        "gaussian" is with that head. Where clients hold samples out, "chosen" is with the head or calibrated,
-        whichever they estimate higher; a label that nobody has is for the head alone to recognise.
+        Where clients hold samples out, "chosen" is with the head or calibrated, whichever they estimate higher; a
+        label that nobody has is for the head alone to recognise.
         """
         head, found = self._gaussian_head(), {}
         if head is not None:
             outputs = {part: head(self._features(x)) for part, (x, _) in self._samples.items()}
             found["gaussian"], found["gaussian/estimate"] = self._worth(outputs)
-        if "clients" in self._samples:
-            outputs = self.logits(self.state.model)
-            calibrated = self._corrections(outputs, self.server.prior_shift)["calibrated"]
-            _, best = self._worth({part: calibrated(z) for part, z in outputs.items()})
-            new = bool((self.server.target[self.federation.table.sum(axis=0) == 0] > 0).any())
-            if head is not None and (new or found["gaussian/estimate"]["score"] >= best["score"]):
-                best = found["gaussian/estimate"]
-            found["chosen"] = best
-        return head, {name: worth for name, worth in found.items() if "score" in worth}
+        if "clients" not in self._samples:
+            return Last(head, None, {"gaussian": found["gaussian"]} if head else {})
+        outputs = self.logits(self.state.model)
+        calibrated = self._corrections(outputs, self.server.prior_shift)["calibrated"]
+        _, found["chosen"] = self._worth({part: calibrated(z) for part, z in outputs.items()})
+        new = bool((self.server.target[self.federation.table.sum(axis=0) == 0] > 0).any())
+        if head is not None and (new or found["gaussian/estimate"]["score"] >= found["chosen"]["score"]):
+            return Last(head, head, {**found, "chosen": found["gaussian/estimate"]})
+        return Last(head, calibrated, found)
 
     def _worth(self, outputs: Mapping[str, Vector]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the last round is worth, scored on validation data, and by the clients' estimate if any."""
@@ -340,24 +351,23 @@ def _finish(record: Record, simulation: Simulation) -> None:
     record.write_json("weights.json", {**_knowledge(simulation), "rounds": record.weights()})
     model = simulation.worker.model
     selected = {name: {"round": s.round, "score": s.score, "test": s.test} for name, s in state.selected.items()}
-    head, worth = simulation.last()
-    selected |= worth
-    if head is not None:
-        tensors = {**_parameters(model, state.model), **model.last_layer(head.weight, head.bias)}
-        tensors["stands_for"] = torch.from_numpy(head.stands_for)
-        facts = {"round": state.round, "labels": federation.dataset.labels}
-        checkpoint.save(record.model.with_stem("model-gaussian"), tensors, facts)
+    last = simulation.last()
+    selected |= last.worth
+
+    def save(name: str, vector: Tensor, use: Head | Calibration | None, number: int) -> None:
+        facts = {"round": number, "labels": federation.dataset.labels}
+        checkpoint.save(record.model.with_stem(name), _tensors(model, vector, use), facts)
+
+    for name, use in (("model-gaussian", last.head), ("model-chosen", last.chosen)):
+        if use is not None:
+            save(name, state.model, use, state.round)
     for name, best in state.selected.items():
         if best.vector is None or best.correction is None:
             continue
-        tensors = _parameters(model, best.vector)
         correction = name.partition("/")[0]
-        if correction != "raw":
-            tensors["prior_shift"] = torch.from_numpy(best.correction.shift)
-            tensors["temperature"] = torch.tensor(best.correction.temperature, dtype=torch.float64)
-        path = record.model if correction == "raw" else record.model.with_stem(f"model-{correction}")
-        checkpoint.save(path, tensors, {"round": best.round, "labels": federation.dataset.labels})
-        if correction == "raw" and federation.held_out:
+        raw = correction == "raw"
+        save("model" if raw else f"model-{correction}", best.vector, None if raw else best.correction, best.round)
+        if raw and federation.held_out:
             record.write_json("tallies.json", [tally.to_json() for tally in _tallies(simulation, best.vector)])
     coverage = federation.coverage
     record.write_json(
@@ -376,10 +386,16 @@ def _finish(record: Record, simulation: Simulation) -> None:
     )
 
 
-def _parameters(model: FlatModel, vector: Tensor) -> dict[str, Tensor]:
-    """Return the network's state with the parameters ``vector``, in memory of its own."""
+def _tensors(model: FlatModel, vector: Tensor, use: Head | Calibration | None) -> dict[str, Tensor]:
+    """Return the network's state with the parameters ``vector``, in memory of its own, and what it is used with."""
     model.load(vector)
-    return {key: value.clone() for key, value in model.network.state_dict().items()}
+    tensors = {key: value.clone() for key, value in model.network.state_dict().items()}
+    if isinstance(use, Head):
+        tensors |= {**model.last_layer(use.weight, use.bias), "stands_for": torch.from_numpy(use.stands_for)}
+    elif isinstance(use, Calibration):
+        tensors["prior_shift"] = torch.from_numpy(use.shift)
+        tensors["temperature"] = torch.tensor(use.temperature, dtype=torch.float64)
+    return tensors
 
 
 def _knowledge(simulation: Simulation) -> dict[str, Any]:

@@ -96,6 +96,11 @@ def compute(runs: Sequence[Run], settings: Any, console: Console) -> Sequence[An
     if rows:
         console.print(results_table(rows))
         console.print("[dim]Test accuracy and macro-F1 in %, mean ± std, at the round selected on validation.")
+        if any(row.chosen for row in rows):
+            console.print(
+                "[dim]chosen: the last model, calibrated or with a Gaussian head, whichever clients estimate higher on "
+                "samples that they held out."
+            )
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
     insist(outcome, runs, console)
     return outcome.records
@@ -133,16 +138,18 @@ def results_table(rows: Sequence[Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("task", "method"):
         table.add_column(column, no_wrap=True)
-    for column in ("accuracy", "with prior", "macro-F1", "seeds"):
+    shown = {"raw": "accuracy", "prior": "with prior", "chosen": "chosen", "macro_f1": "macro-F1"}
+    shown = {key: column for key, column in shown.items() if any(getattr(row, key) for row in rows)}
+    for column in (*shown.values(), "seeds"):
         table.add_column(column, justify="right", no_wrap=True)
     previous = None
     for row in rows:
         rivals = [r for r in rows if r.task == row.task and "Oracle" not in r.title]
         cells = []
-        for key in ("raw", "prior", "macro_f1"):
+        for key in shown:
             spread = getattr(row, key)
-            best = row in rivals and spread.mean == max(getattr(r, key).mean for r in rivals)
-            cells.append(f"[bold]{spread}[/bold]" if best else str(spread))
+            best = spread and row in rivals and spread.mean == max(s.mean for r in rivals if (s := getattr(r, key)))
+            cells.append(f"[bold]{spread}[/bold]" if best else str(spread or ""))
         task = row.task if row.task != previous else ""
         table.add_row(task, row.title, *cells, str(row.raw.seeds))
         previous = row.task
