@@ -52,7 +52,7 @@ class Run(_MethodTask):
     backbone: Literal["mobilenet_v2", "resnet50"] | None = None
     """Frozen network whose features, computed once, take the place of the images."""
     image_size: int | None = Field(default=None, ge=8)
-    """Pixels a side of images that are read from files."""
+    """Pixels a side of images that are read from files, or that a backbone sees."""
     rounds: int = Field(default=60, ge=1)
     epochs: int = Field(default=1, ge=1)
     """Local epochs E."""

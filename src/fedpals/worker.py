@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -39,12 +39,17 @@ class Job:
     state: Tensor | None = None
 
 
-def as_read(run: Run, dataset: Dataset, data_folder: Path | None = None) -> Dataset:
-    """Return a data set as the run's model reads it: where it has a backbone, features take the place of images."""
+def as_read(
+    run: Run, dataset: Dataset, data_folder: Path | None = None, progress: Callable[[int, int], None] | None = None
+) -> Dataset:
+    """Return a data set as the run's model reads it: where it has a backbone, features take the place of images.
+
+    ``progress`` is called with the number of images done and their total while features are computed.
+    """
     if run.backbone is None:
         return dataset
     cache = search_path(data_folder)[0] / "features"
-    return features(dataset, run.backbone, size=run.image_size or _IMAGE_SIZE, folder=cache)
+    return features(dataset, run.backbone, size=run.image_size or _IMAGE_SIZE, folder=cache, progress=progress)
 
 
 def network(run: Run, dataset: Dataset) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from importlib import import_module
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpals.data import Dataset
 from fedpals.experiments import Event, Settings, sweep
 from fedpals.experiments.executors import Computed
 from fedpals.run import Run
@@ -109,3 +110,37 @@ def test_an_interruption_is_passed_on(controlled: Controlled, tmp_path: Path) ->
     assert controlled.stopped
     assert signal.getsignal(signal.SIGINT) is before
     assert [record.finished for record in outcome.records] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_features_that_runs_share_are_computed_once_before_they_start(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = import_module("fedpals.experiments.sweep")
+    said: list[tuple[str, int]] = []
+
+    def read(run: Run, dataset: Dataset, _: None, progress: Callable[[int, int], None]) -> Dataset:
+        said.append(("read", run.image_size or 0))
+        for done in (1, 2):
+            if interrupted:
+                signal.raise_signal(signal.SIGINT)
+            progress(done, 2)
+        return dataset
+
+    def compute(position: int, *_: object, **__: object) -> Event:
+        said.append(("computed", position))
+        return Event("finished", position)
+
+    monkeypatch.setattr(module, "as_read", read)
+    monkeypatch.setattr(module, "compute", compute)
+    common = {"task": "digits", "backbone": "mobilenet_v2", "model": "logistic"}
+    runs = [Run(**common, image_size=size, seed=seed) for size in (32, 64) for seed in (0, 1)]
+    told: list[Event] = []
+    outcome = sweep([*runs, RUNS[0]], Settings(tmp_path), told.append)
+    shown = [(event.line["done"], event.line["total"]) for event in told if event.kind == "features"]
+    assert outcome.stopped == interrupted
+    if interrupted:
+        assert (said, shown) == ([("read", 32)], [(1, 2)])
+    else:
+        assert said == [("read", 32), ("read", 64), *(("computed", i) for i in range(5))]
+        assert shown == [(1, 2), (2, 2)] * 2

@@ -163,6 +163,7 @@ class Display:
     runs: Sequence[Run]
     console: Console
     _bars: dict[int, TaskID] = field(default_factory=dict)
+    _features: TaskID | None = None
     _failed: int = 0
 
     def __enter__(self) -> Self:
@@ -186,6 +187,15 @@ class Display:
     def __call__(self, event: Any) -> None:
         """Show what happened to a run."""
         run = self.runs[event.run]
+        if event.kind == "features":
+            name, done, total = f"features of {run.task_name}", event.line["done"], event.line["total"]
+            if self._features is None:
+                self._features = self._progress.add_task(name, total=total, note=run.backbone)
+            self._progress.update(self._features, completed=done)
+            if done == total:
+                self._progress.remove_task(self._features)
+                self._features = None
+            return
         if event.kind == "round":
             name = f"{run.task_name} {run.method_name} #{run.seed}"
             bar = self._bars.get(event.run)

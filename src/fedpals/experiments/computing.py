@@ -37,10 +37,11 @@ class Settings:
 class Event:
     """Something happened to a run: for progress displays."""
 
-    kind: Literal["round", "finished", "failed", "stopped"]
+    kind: Literal["features", "round", "finished", "failed", "stopped"]
     run: int
     """Position in the sweep."""
     line: Mapping[str, Any] = field(default_factory=dict)
+    """The record's line of a round; of features, how many images are ``done`` and the ``total``."""
     error: FedpalsError | None = None
 
 

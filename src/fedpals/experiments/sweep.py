@@ -19,6 +19,7 @@ from fedpals.experiments.computing import Event, Settings, compute
 from fedpals.experiments.executors import Computed, Executor, executor
 from fedpals.record import Record
 from fedpals.run import Run
+from fedpals.worker import as_read
 
 _MOMENT = 0.2
 """Seconds after which progress and Ctrl-C are looked at."""
@@ -49,6 +50,8 @@ def sweep(runs: Sequence[Run], settings: Settings, notify: Callable[[Event], Non
         notify(event)
 
     with _stop_on_interrupt() as stop:
+        if not settings.ray:
+            _compute_features({i: runs[i] for i in pending}, settings, notify, stop)
         if pending and (settings.ray or (settings.workers > 1 and len(pending) > 1)):
             with executor(settings, len(pending)) as elsewhere:
                 _follow(elsewhere, {i: records[i] for i in pending}, watch, stop)
@@ -57,6 +60,33 @@ def sweep(runs: Sequence[Run], settings: Settings, notify: Callable[[Event], Non
                 if not stop.is_set():
                     watch(compute(i, runs[i], settings, notify=watch, stop=stop.is_set))
     return Outcome(records, failed, stop.is_set())
+
+
+class _Interrupted(Exception):  # noqa: N818 -- never leaves this module
+    """Ctrl-C while features are computed; those that are done are kept."""
+
+
+def _compute_features(
+    runs: dict[int, Run], settings: Settings, notify: Callable[[Event], None], stop: threading.Event
+) -> None:
+    """Compute the features that runs have in common before any of them starts: every worker would, at the same time."""
+    first: dict[tuple[Any, ...], int] = {}
+    for i, run in runs.items():
+        if run.backbone:
+            first.setdefault((run.task, run.backbone, run.image_size), i)
+    for i in first.values():
+
+        def told(done: int, total: int, i: int = i) -> None:
+            notify(Event("features", i, {"done": done, "total": total}))
+            if stop.is_set():
+                raise _Interrupted
+
+        try:
+            as_read(runs[i], runs[i].data_task.dataset(settings.data_folder), settings.data_folder, told)
+        except FedpalsError:
+            continue  # the runs that need them say so
+        except _Interrupted:
+            return
 
 
 def _follow(
