@@ -86,6 +86,14 @@ def test_one_failed_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "FedAvg" in told
 
 
+def test_a_run_that_diverges_is_named_and_keeps_what_it_had(tmp_path: Path) -> None:
+    done = run("run", *QUICK, "--method", "scaffold", "--server-step", "3e38", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = " ".join(done.stdout.split())
+    assert "diverged: digits-C3 scaffold seed 0 after round 1; its numbers are of the best round before" in told
+    assert "smaller learning_rate than 0.1" in told
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_interrupted_sweep_ends_in_order_and_continues(workers: str, tmp_path: Path) -> None:
     command = [

@@ -226,8 +226,9 @@ def test_a_client_that_gets_weight_through_a_refusal_is_trained_then() -> None:
     assert {i for i, a in zip(told["participants"], told["alpha"], strict=True) if a > 0} <= set(pool.asked)
 
 
-def test_when_nothing_usable_is_left_the_run_stops_with_its_last_state(tmp_path: Path) -> None:
-    run = Run(**{**SMALL, "rounds": 4}, method="fedavg")
+@pytest.mark.parametrize("held_out", [None, 0.25])
+def test_a_run_that_diverges_is_finished_with_what_was_selected_before(held_out: float | None, tmp_path: Path) -> None:
+    run = Run(**{**SMALL, "rounds": 4, "held_out": held_out}, method="fedavg")
     calls = {"n": 0}
 
     class Failing(Sabotaged):
@@ -236,11 +237,23 @@ def test_when_nothing_usable_is_left_the_run_stops_with_its_last_state(tmp_path:
             self.spoil = {job.client: lambda v: v * math.nan for job in jobs} if calls["n"] == 3 else {}
             return super().train(jobs)
 
-    with pytest.raises(DivergedError, match=r"round 3: no client .* smaller learning_rate .* after round 2 is on disk"):
-        simulate(run, tmp_path, make_pool=lambda worker: Failing(worker, {}))
-    record = Record(run, tmp_path)
-    assert State.load(record.checkpoint).round == 2
-    assert simulate(run, tmp_path).finished
+    record = simulate(run, tmp_path, make_pool=lambda worker: Failing(worker, {}))
+    result, unbroken = record.result(), simulate(run, tmp_path / "unbroken")
+    assert (result["rounds"], result["diverged"], "diverged" in unbroken.result()) == (2, True, False)
+    lines = record.metrics()
+    assert [line["loss"] for line in lines] == [line["loss"] for line in unbroken.metrics()[:2]]
+    best = max(lines, key=lambda line: line["raw"]["validation"]["accuracy"])
+    assert result["selected"]["raw"]["test"] == best["raw"]["test"]
+    assert "chosen" not in result["selected"]
+    check_saved_model(record, "raw", "model") if held_out is None else record.tallies()
+
+
+def test_what_diverges_at_once_has_nothing_to_select(tmp_path: Path) -> None:
+    run = Run(**{**SMALL, "rounds": 4}, method="fedavg")
+    spoil = {i: lambda v: v * math.nan for i in range(10)}
+    with pytest.raises(DivergedError, match=r"round 1: no client .* try a smaller learning_rate than"):
+        simulate(run, tmp_path, make_pool=lambda worker: Sabotaged(worker, spoil))
+    assert not Record(run, tmp_path).finished
 
 
 def test_early_stopping_and_selection_use_validation_only(tmp_path: Path) -> None:

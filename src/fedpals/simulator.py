@@ -156,10 +156,7 @@ class Simulation:
         try:
             done = self.server.advance(self.server.participants(number, self._able), self._train, self._losses)
         except DivergedError as error:
-            raise DivergedError(
-                f"{error}; try a smaller learning_rate than {self.run.learning_rate:g}. "
-                f"The state after round {self.state.round} is on disk."
-            ) from None
+            raise DivergedError(f"{error}; try a smaller learning_rate than {self.run.learning_rate:g}") from None
         return {
             "round": number,
             "loss": done.loss,
@@ -321,7 +318,13 @@ def simulate(
     """Compute a run, or what is left of it, and return its record.
 
     A finished run is not computed again. ``stop`` is asked after every round; when it says so, the
-    run ends with its state on disk.
+    run ends with its state on disk. A run that diverges is finished with what was selected before: the same seed would
+    diverge again.
+
+    Raises
+    ------
+    DivergedError
+        Where it diverges in the first round, so that there is nothing to select.
     """
     record = Record(run, runs)
     if record.finished:
@@ -333,25 +336,32 @@ def simulate(
     else:
         record.keep_rounds(state.round)
     simulation = Simulation(worker, make_pool(worker), state)
+    diverged = False
     while not simulation.finished and not stop():
-        line = simulation.advance()
+        try:
+            line = simulation.advance()
+        except DivergedError:
+            if simulation.state.round == 0:
+                raise
+            diverged = True
+            break
         record.append(line)
         if simulation.state.round % checkpoint_every == 0 or simulation.finished:
             simulation.state.save(record.checkpoint)
         for callback in callbacks:
             callback(line)
-    if simulation.finished:
-        _finish(record, simulation)
+    if simulation.finished or diverged:
+        _finish(record, simulation, diverged=diverged)
     return record
 
 
-def _finish(record: Record, simulation: Simulation) -> None:
+def _finish(record: Record, simulation: Simulation, *, diverged: bool) -> None:
     """Write weights, selected models and the result; the result comes last and marks the run finished."""
     state, federation = simulation.state, simulation.federation
     record.write_json("weights.json", {**_knowledge(simulation), "rounds": record.weights()})
     model = simulation.worker.model
     selected = {name: {"round": s.round, "score": s.score, "test": s.test} for name, s in state.selected.items()}
-    last = simulation.last()
+    last = Last(None, None, {}) if diverged else simulation.last()
     selected |= last.worth
 
     def save(name: str, vector: Tensor, use: Head | Calibration | None, number: int) -> None:
@@ -382,6 +392,7 @@ def _finish(record: Record, simulation: Simulation) -> None:
             "validation_samples": len(federation.validation),
             "test_samples": len(federation.test),
             "parameters": model.trained,
+            **({"diverged": True} if diverged else {}),
         },
     )
 

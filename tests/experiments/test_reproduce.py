@@ -91,6 +91,12 @@ def test_a_method_may_be_chosen_without_target_samples(tmp_path: Path) -> None:
         )
     rates = {method: point["learning_rate"] for (_, method), point in chosen(experiment, results).items()}
     assert rates == {"FedAvg": 0.05, "FedPALS": 0.2}
+    better = [s for s in results.tuning() if s.point["learning_rate"] == 0.2 and s.method == "FedPALS"]
+    for summary in better:  # a run that diverged counts as 0
+        results.add("tuning.jsonl", summary.model_copy(update={"diverged": True}))
+    results.keep("tuning.jsonl", tuning_runs(experiment, "desk"))
+    rates = {method: point["learning_rate"] for (_, method), point in chosen(experiment, results).items()}
+    assert rates == {"FedAvg": 0.05, "FedPALS": 0.05}
 
 
 def test_an_interrupted_experiment_continues_and_has_the_results_of_an_unbroken_one(

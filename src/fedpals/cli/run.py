@@ -21,6 +21,7 @@ from fedpals.run import Run
 
 if TYPE_CHECKING:
     from fedpals.experiments import Outcome
+    from fedpals.record import Record
 
 _SWEEP_KEYS = ("seeds",)
 RAY_HELP = "Compute on an existing Ray cluster, such as HOST:6379, whose nodes have fedpals and the data."
@@ -102,8 +103,22 @@ def compute(runs: Sequence[Run], settings: Any, console: Console) -> Sequence[An
                 "samples that they held out."
             )
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
+    warn(outcome.records, console)
     insist(outcome, runs, console)
     return outcome.records
+
+
+def warn(records: Sequence[Record], console: Console) -> None:
+    """Name the runs that diverged: their numbers are of rounds before that."""
+    for record in records:
+        if record.finished and (result := record.result()).get("diverged"):
+            run = record.run
+            console.print(
+                f"[bold yellow]diverged:[/] {run.task_name} {run.method_name} seed {run.seed} after round "
+                f"{result['rounds']}; its numbers are of the best round before. Try a smaller learning_rate than "
+                f"{run.learning_rate:g}",
+                soft_wrap=True,
+            )
 
 
 def watched(runs: Sequence[Run], settings: Any, console: Console) -> Outcome:

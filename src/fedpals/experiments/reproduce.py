@@ -48,7 +48,7 @@ def chosen(experiment: Experiment, results: Results) -> dict[tuple[str, str], Po
     validation: dict[tuple[str, str], list[tuple[Point, float]]] = defaultdict(list)
     rules = {method.name: method.chosen_by for method in experiment.method}
     for summary in results.tuning():
-        accuracy = float(summary.selected[rules[summary.method]]["score"])
+        accuracy = 0.0 if summary.diverged else float(summary.selected[rules[summary.method]]["score"])
         validation[summary.row, summary.method].append((summary.point, accuracy))
     return choose(experiment, validation)
 

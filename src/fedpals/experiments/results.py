@@ -75,6 +75,8 @@ class Summary(BaseModel):
     clients: int = 0
     samples: int = 0
     seconds: float = 0.0
+    diverged: bool = False
+    """Whether training ended early for that reason; the selected rounds are those before."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -125,6 +127,7 @@ class Summary(BaseModel):
             clients=result["clients"],
             samples=result["samples"],
             seconds=round(sum(line["seconds"] for line in lines), 2),
+            diverged=result.get("diverged", False),
         )
 
 

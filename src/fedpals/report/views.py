@@ -98,7 +98,9 @@ def _note(study: Study, row: Row, method: Method, selection: str) -> str:
         return ""
     rounds = Spread.of(summary.selected[selection]["round"] for summary in members)
     chosen = f"chosen: {keys(members[0].point)}; " if members[0].point else ""
-    return f"{chosen}{len(members)} seeds; selected round {rounds.mean:.0f} on average"
+    diverged = sum(summary.diverged for summary in members)
+    late = f"; {diverged} of them diverged after that" if diverged else ""
+    return f"{chosen}{len(members)} seeds; selected round {rounds.mean:.0f} on average{late}"
 
 
 def _reported(told: Sequence[float] | None) -> Spread | None:

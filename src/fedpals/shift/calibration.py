@@ -34,7 +34,8 @@ class Calibration:
 
     def __call__(self, logits: Vector) -> Vector:
         """Apply it to logits, (n, K)."""
-        return np.asarray(logits / self.temperature + self.shift)
+        with np.errstate(invalid="ignore"):  # a model that is about to diverge has logits of ∞
+            return np.asarray(logits / self.temperature + self.shift)
 
 
 def calibrate(logits: Vector, y: npt.NDArray[np.int64], target: Vector, shift: Vector) -> Calibration:
