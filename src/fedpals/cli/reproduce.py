@@ -84,9 +84,8 @@ def reproduce(
         console.print("[dim]Test metric in %, mean ± std over seeds, at the round selected on validation.")
     diverged = Counter((summary.row, summary.method) for summary in kept.runs() if summary.diverged)
     for (row, method), number in diverged.items():
-        console.print(
-            f"[bold yellow]diverged:[/] {escape(f'{row}, {method}')}: {number} runs, taken before", soft_wrap=True
-        )
+        told = f"{row}, {method}: {number} of its runs; their numbers are of the best round before"
+        console.print(f"[bold yellow]diverged:[/] {escape(told)}", soft_wrap=True)
     for error, where in _by_reason(ended.failed).items():
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
         console.print(f"[bold red]failed:[/] {escape(f'{where[0]}{more}: {error}')}", soft_wrap=True)
