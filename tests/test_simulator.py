@@ -248,6 +248,19 @@ def test_a_run_that_diverges_is_finished_with_what_was_selected_before(held_out:
     check_saved_model(record, "raw", "model") if held_out is None else record.tallies()
 
 
+def test_a_client_whose_loss_overflows_is_refused(tmp_path: Path) -> None:
+    run = Run(**{**SMALL, "rounds": 1}, method="fedavg")
+
+    class Overflowing(SerialPool):
+        def train(self, jobs: Sequence[Job]) -> Iterable[Update]:
+            updates = zip(jobs, super().train(jobs), strict=True)
+            return (replace(u, loss=math.inf) if job.client == 2 else u for job, u in updates)
+
+    (line,) = simulate(run, tmp_path, make_pool=Overflowing).metrics()
+    assert line["refused"] == [{"client": 2, "reason": "its loss is inf"}]
+    assert math.isfinite(line["loss"])
+
+
 def test_what_diverges_at_once_has_nothing_to_select(tmp_path: Path) -> None:
     run = Run(**{**SMALL, "rounds": 4}, method="fedavg")
     spoil = {i: lambda v: v * math.nan for i in range(10)}

@@ -168,9 +168,11 @@ class Simulation:
             "seconds": round(time.perf_counter() - started, 4),
         }
 
-    def _train(self, clients: Sequence[int]) -> Iterable[Update]:
+    def _train(self, clients: Sequence[int]) -> Iterable[Update | str]:
+        """Train clients; one whose loss has overflowed is about to diverge, and not used."""
         s = self.state
-        return self.pool.train([Job(s.round + 1, i, s.vector, s.server, s.clients.get(i)) for i in clients])
+        jobs = [Job(s.round + 1, i, s.vector, s.server, s.clients.get(i)) for i in clients]
+        return (u if math.isfinite(u.loss) else f"its loss is {u.loss}" for u in self.pool.train(jobs))
 
     def _losses(self, clients: Sequence[int]) -> Iterable[float]:
         return self.pool.losses([Job(self.state.round + 1, i, self.state.vector) for i in clients])
