@@ -45,6 +45,10 @@ def test_the_table_has_mean_and_std_and_the_papers_numbers() -> None:
     ]
     assert exhibit.sheet.rows[0][2].note == "chosen: ess = 0.25; 2 seeds; selected round 2 on average"
     assert "Best mean as trained: FedPALS in 1, FedAvg in 1 of 2 rows." in exhibit.caption
+    apart = [{**m.model_dump(), "apart": m.name == "FedAvg"} for m in made.study().experiment.method]
+    exhibit = only("table", method=apart)
+    assert [[cell.mark for cell in row[2:]] for row in exhibit.sheet.rows][3:] == [["", "", "quiet"]] * 2
+    assert "Oracle, FedAvg aside" in exhibit.caption
     diverged = [s.model_copy(update={"diverged": s.seed == 0}) for s in made.summaries()]
     (exhibit,) = exhibits(made.study(diverged, show=["table"]))
     assert "2 seeds; selected round 2 on average; 1 of them diverged after that" in exhibit.sheet.rows[0][2].note

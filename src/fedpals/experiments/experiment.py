@@ -92,6 +92,8 @@ class Method(_Part):
     grid: Grid = {}
     chosen_by: Literal["raw", "prior", "prior/estimate", "calibrated/estimate", "gaussian/estimate"] = "raw"
     """The selection whose score chooses from the grid; an estimate needs no target sample, but ``held_out``."""
+    apart: bool = False
+    """Whether it has means that the others lack, as another network, and so is no rival of theirs."""
 
 
 class Tuning(_Part):
