@@ -19,6 +19,9 @@ def test_advice_fits_the_situation() -> None:
     pooled = [1005 / 2050, 705 / 2050, 340 / 2050]
     assert "plain FedAvg will do" in advice(fedpals.solve(COUNTS, pooled, lam=1))
     assert "hardly come closer" in advice(fedpals.solve(COUNTS, [0.1, 0.1, 0.8], lam=1e9))
+    # Where the ESS is already the smallest there is, nobody is told to ask for a smaller one.
+    best = fedpals.solve([[3, 4, 0], [5, 2, 0]], [0.3, 0.3, 0.4], lam=0)
+    assert advice(best).endswith("than FedAvg: find clients whose labels are more like the target's.")
     assert "noisy" in advice(fedpals.solve(COUNTS, [0.05, 0.05, 0.9], lam=0))
     assert "closer still" in advice(fedpals.solve(COUNTS, [0.2, 0.5, 0.3], ess=0.9))
     assert "use them" in advice(fedpals.solve(COUNTS, [0.3, 0.45, 0.25], lam=0))

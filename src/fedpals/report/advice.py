@@ -30,9 +30,10 @@ def advice(weights: Weights) -> str:
     if weights.fedavg_distance < _SAME:
         return "The clients together already have the target's labels: plain FedAvg will do."
     if gain <= 0.05 * weights.fedavg_distance:
+        smaller = "" if weights.lam == 0 else "allow a smaller effective sample size (--ess), or "
         return (
-            "These weights hardly come closer to the target than FedAvg: allow a smaller effective sample size "
-            "(--ess), or find clients whose labels are more like the target's."
+            f"These weights hardly come closer to the target than FedAvg: {smaller}find clients whose labels are more "
+            "like the target's."
         )
     removed = 1.0 - weights.distance / weights.fedavg_distance
     effect = f"These weights remove {removed:.0%} of FedAvg's distance to the target"
