@@ -48,9 +48,9 @@ class Run(_MethodTask):
         def __init__(self, **keys: Any) -> None: ...
 
     model: str | None = None
-    """logistic, cnn, head, resnet50, mobilenet_v2, or your own package.module:function."""
-    backbone: Literal["mobilenet_v2", "resnet50"] | None = None
-    """Frozen network whose features, computed once, take the place of the images."""
+    """logistic, cnn, head, a backbone to be fine-tuned, or your own package.module:function."""
+    backbone: Literal["mobilenet_v2", "mobilenet_v2_blocks", "resnet50", "resnet50_blocks"] | None = None
+    """Frozen network whose features, of its last layer or of all blocks, take the place of the images."""
     image_size: int | None = Field(default=None, ge=8)
     """Pixels a side of images that are read from files, or that a backbone sees."""
     rounds: int = Field(default=60, ge=1)

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.models import BACKBONES, build, prepare
-from fedpals.models.backbones import _torchvision_models, checkpoint, pretrained
+from fedpals.models.backbones import ImageNetColours, _torchvision_models, checkpoint, pretrained
 
 IMAGES = np.random.default_rng(0).integers(256, size=(2, 3, 32, 32), dtype=np.uint8)
 
@@ -25,21 +25,43 @@ def backbone(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def weights(backbone: str, mobilenet: Path, resnet: Path) -> Path:
-    return {"mobilenet_v2": mobilenet, "resnet50": resnet}[backbone]
+    return {"mobilenet_v2": mobilenet, "resnet50": resnet}[BACKBONES[backbone].network]
 
 
-def test_a_backbone_is_torchvisions_network_on_imagenets_colours(backbone: str, weights: Path) -> None:
-    whole = _torchvision_models().get_model(backbone, weights=None)
+def torchvisions(backbone: str, weights: Path) -> nn.Module:
+    whole: nn.Module = _torchvision_models().get_model(BACKBONES[backbone].network, weights=None)
     whole.load_state_dict(torch.load(weights))
+    return whole.eval()
+
+
+@pytest.mark.parametrize("backbone", ["mobilenet_v2", "resnet50"])
+def test_a_backbone_is_torchvisions_network_on_imagenets_colours(backbone: str, weights: Path) -> None:
+    whole = torchvisions(backbone, weights)
     setattr(whole, BACKBONES[backbone].classifier, nn.Identity())
     mean = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
     deviation = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
     network = pretrained(backbone, checkpoint(backbone, weights)).eval()
     with torch.no_grad():
-        expected = whole.eval()((torch.from_numpy(IMAGES) / 255 - mean) / deviation)
+        expected = whole((torch.from_numpy(IMAGES) / 255 - mean) / deviation)
         found = network(prepare(IMAGES))
     assert found.shape == (2, BACKBONES[backbone].width)
     assert torch.allclose(found, expected, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("backbone", ["mobilenet_v2_blocks", "resnet50_blocks"])
+def test_blocks_are_averaged_over_the_image_and_standardised_over_their_channels(backbone: str, weights: Path) -> None:
+    whole, seen = torchvisions(backbone, weights), []
+    for block in BACKBONES[backbone].blocks:
+        whole.get_submodule(block).register_forward_hook(lambda _, __, output: seen.append(output.flatten(2).mean(2)))
+    network = pretrained(backbone, checkpoint(backbone, weights)).eval()
+    with torch.no_grad():
+        whole(ImageNetColours()(prepare(IMAGES)))
+        found = network(prepare(IMAGES))
+    assert found.shape == (2, BACKBONES[backbone].width)
+    expected = [
+        (mean - mean.mean(1, keepdim=True)) / (mean.var(1, keepdim=True, correction=0) + 1e-5).sqrt() for mean in seen
+    ]
+    assert torch.allclose(found, torch.cat(expected, dim=1), atol=1e-3)
 
 
 def test_a_fine_tuned_model_has_the_papers_head(backbone: str, weights: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Backbone:
     """A torchvision network that gives one vector per image once its classifier is taken off."""
 
     name: str
+    network: str
     """As torchvision calls the network."""
     width: int
     """d, the length of that vector."""
@@ -37,12 +38,14 @@ class Backbone:
     """The attribute that holds the classifier."""
     file: str
     """The checkpoint; the digits in its name begin the sha256 of its content."""
+    blocks: tuple[str, ...] = ()
+    """The layers that `Blocks` averages; without any, the vector is what the classifier would see."""
 
     @property
     def official(self) -> OfficialFiles:
         """Where its weights are published."""
         return OfficialFiles(
-            name=self.name,
+            name=self.network,
             folder="weights",
             checksums={self.file: ""},
             by_hand="copy it from a machine with network, or give the path of your copy as weights",
@@ -50,11 +53,16 @@ class Backbone:
         )
 
 
+_RESNET = Backbone("resnet50", "resnet50", 2048, "fc", "resnet50-0676ba61.pth")
+_MOBILENET = Backbone("mobilenet_v2", "mobilenet_v2", 1280, "classifier", "mobilenet_v2-b0353104.pth")
 BACKBONES: Mapping[str, Backbone] = {
     backbone.name: backbone
     for backbone in (
-        Backbone("resnet50", 2048, "fc", "resnet50-0676ba61.pth"),
-        Backbone("mobilenet_v2", 1280, "classifier", "mobilenet_v2-b0353104.pth"),
+        _RESNET,
+        _MOBILENET,
+        replace(_RESNET, name="resnet50_blocks", width=3840, blocks=tuple(f"layer{i}" for i in range(1, 5))),
+        # Without the layer after them, of 1280 channels: it knows ImageNet's labels best and other images worst.
+        replace(_MOBILENET, name="mobilenet_v2_blocks", width=1536, blocks=tuple(f"features.{i}" for i in range(18))),
     )
 }
 
@@ -128,18 +136,22 @@ def pretrained(backbone: str, weights: Checkpoint) -> nn.Sequential:
     MissingExtraError
         Without torchvision.
     """
+    known = BACKBONES[backbone]
     # On the meta device nothing is initialised, so that nothing is drawn only to be overwritten.
     with torch.device("meta"):
-        network: nn.Module = _torchvision_models().get_model(backbone, weights=None)
+        network: nn.Module = _torchvision_models().get_model(known.network, weights=None)
     try:
         network.load_state_dict(_state(weights), assign=True)
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200, placeholder="…")
         raise InputError(
-            f"{weights.path} does not hold the weights of torchvision's {backbone} ({reason}); give the path of "
-            f"a checkpoint such as {BACKBONES[backbone].file}"
+            f"{weights.path} does not hold the weights of torchvision's {known.network} ({reason}); give the path of "
+            f"a checkpoint such as {known.file}"
         ) from error
-    setattr(network, BACKBONES[backbone].classifier, nn.Identity())
+    if known.blocks:
+        network = Blocks(network, known.blocks)
+    else:
+        setattr(network, known.classifier, nn.Identity())
     return nn.Sequential(OrderedDict(colours=ImageNetColours(), network=network.float()))
 
 
@@ -173,6 +185,26 @@ class ImageNetColours(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Map (n, 1 or 3, H, W) to (n, 3, H, W)."""
         return images * self.scale + self.shift
+
+
+class Blocks(nn.Module):
+    """What all blocks of a network see, from edges to objects, in place of what its classifier would.
+
+    A block's (n, c, h, w) outputs are averaged over the image and brought to mean 0 and variance 1 over the c channels
+    of each image, because blocks differ in scale a hundredfold; the vectors of all blocks are joined.
+    """
+
+    def __init__(self, network: nn.Module, blocks: tuple[str, ...]) -> None:
+        super().__init__()
+        from torchvision.models.feature_extraction import create_feature_extractor
+
+        # What comes after the last block is not computed.
+        self.blocks = create_feature_extractor(network, list(blocks))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Map (n, 3, H, W) to (n, d)."""
+        means = (block.mean(dim=(2, 3)) for block in self.blocks(images).values())
+        return torch.cat([nn.functional.layer_norm(mean, mean.shape[1:]) for mean in means], dim=1)
 
 
 class FineTuned(nn.Sequential):

@@ -49,7 +49,7 @@ def features(
     dataset
         Image files, or (n, C, H, W) images.
     backbone
-        A name of `fedpals.models.BACKBONES`: d is 2048 for resnet50 and 1280 for mobilenet_v2.
+        A name of `fedpals.models.BACKBONES`: its width is d.
     weights
         A torchvision checkpoint; searched for unless given.
     size
