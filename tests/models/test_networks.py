@@ -105,7 +105,7 @@ def test_initial_values_fill_the_interval_of_one_over_the_root_of_the_inputs() -
 
 def test_an_unknown_name_is_told_the_known_ones() -> None:
     with pytest.raises(
-        InputError, match="'resnet18'; it is one of logistic, cnn, head, resnet50, mobilenet_v2, .*, or"
+        InputError, match=r"'resnet18'; it is one of logistic, cnn, head, resnet50, mobilenet_v2, .*, or"
     ):
         build("resnet18", shape=(3, 32, 32), classes=10, seed=0)
 
