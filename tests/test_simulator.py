@@ -17,16 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from torch.nn.functional import cross_entropy
 
-from fedpals import checkpoint, simulator, solve
+from fedpals import checkpoint, solve
 from fedpals.data import Dataset, Federation
 from fedpals.errors import InputError
 from fedpals.privacy import noisy_counts, repair
 from fedpals.record import Record
 from fedpals.run import Run
 from fedpals.server import DivergedError
-from fedpals.shift import FeatureSums, Head, Tally, gaussian_head, pooled, target_accuracy
+from fedpals.shift import FeatureSums, Tally, gaussian_head, pooled, target_accuracy
+from fedpals.shift.calibration import calibrate
 from fedpals.simulator import Simulation, State, simulate
 from fedpals.training import Update
 from fedpals.worker import Job, ProcessPool, SerialPool, Worker
@@ -244,7 +246,7 @@ def test_a_run_that_diverges_is_finished_with_what_was_selected_before(held_out:
     assert [line["loss"] for line in lines] == [line["loss"] for line in unbroken.metrics()[:2]]
     best = max(lines, key=lambda line: line["raw"]["validation"]["accuracy"])
     assert result["selected"]["raw"]["test"] == best["raw"]["test"]
-    assert "chosen" not in result["selected"]
+    assert "recommended" not in result["selected"]
     check_saved_model(record, "raw", "model") if held_out is None else record.tallies()
 
 
@@ -304,8 +306,15 @@ def check_saved_model(record: Record, name: str, file: str) -> None:
     shift = tensors.pop("prior_shift", torch.zeros(10))
     temperature = tensors.pop("temperature", 1.0)
     stands_for = tensors.pop("stands_for", torch.arange(10))
+    displaced = tensors.pop("displaced_axes", None), tensors.pop("displaced_centres", None)
     worker.model.network.load_state_dict(tensors)
-    predicted = stands_for[(worker.model.logits(x).double() / temperature + shift).argmax(dim=1)]
+    outputs = worker.model.logits(x).double() / temperature + shift
+    if displaced[0] is not None and displaced[1] is not None:
+        features = worker.model.features(x)
+        assert features is not None
+        apart = (features.double() @ displaced[0].T)[:, None] - displaced[1]
+        outputs += torch.where(stands_for == torch.arange(10), 0.0, 0.5 * apart.square().sum(dim=2))
+    predicted = stands_for[outputs.argmax(dim=1)]
     told = record.result()["selected"][name]
     assert float((predicted == y).double().mean()) == pytest.approx(told["test"]["accuracy"])
     assert facts["round"] == told["round"]
@@ -327,7 +336,7 @@ def test_every_correction_is_selected_by_every_rule(held_out: Record) -> None:
         "/pooled": lambda told: told["clients"]["accuracy"],
     }
     corrections = ("raw", "prior", "calibrated")
-    last = {"gaussian", "gaussian/estimate", "chosen"}
+    last = {"gaussian", "gaussian/estimate", "recommended"}
     assert set(selected) == {correction + rule for correction in corrections for rule in scores} | last
     assert {selected[name]["round"] for name in last} == {len(lines)}
     for correction in corrections:
@@ -435,29 +444,44 @@ def test_labels_of_the_target_do_not_take_part_in_the_estimate() -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("head", ["good", "bad"])
-def test_the_better_of_head_and_calibration_is_chosen_by_the_clients_estimate(
-    head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if head == "bad":
+def test_the_recommended_layer_is_the_geometric_mean_of_the_networks_own_and_the_gaussian_head(tmp_path: Path) -> None:
+    record = simulate(UNKNOWN, tmp_path)
+    worker = Worker(UNKNOWN)
+    simulation = Simulation(worker, SerialPool(worker), State.load(record.checkpoint))
+    target, y = simulation.server.target, simulation.labels("clients")
+    own = simulation.logits(simulation.state.model)
+    tensors, _ = checkpoint.load(record.model.with_stem("model-gaussian"))
+    assert tensors.pop("stands_for").tolist() == list(range(10))  # the clients have all labels of the target
+    worker.model.network.load_state_dict(tensors)
+    gaussian = simulation.logits(worker.model.vector.clone())
+    calibrations = (
+        calibrate(own["clients"], y, target, simulation.server.prior_shift),
+        calibrate(gaussian["clients"], y, target, np.where(target > 0, 0.0, -np.inf)),
+    )
+    p, q = (softmax(c(z["test"]), axis=1) for c, z in zip(calibrations, (own, gaussian), strict=True))
+    found = record.result()["selected"]["recommended"]["test"]["accuracy"]
+    assert found == pytest.approx((np.sqrt(p * q).argmax(axis=1) == simulation.labels("test")).mean(), abs=1e-9)
+    check_saved_model(record, "recommended", "model-recommended")
 
-        def reversed_head(sums: Sequence[FeatureSums], target: np.ndarray) -> Head:
-            good = gaussian_head(sums, target)
-            return replace(good, weight=-good.weight)
 
-        monkeypatch.setattr(simulator, "gaussian_head", reversed_head)
-    took_the_head = []
-    for seed in range(3):
-        record = simulate(UNKNOWN.model_copy(update={"seed": seed}), tmp_path)
-        selected, line = record.result()["selected"], record.metrics()[-1]["calibrated"]
-        counts, target = (np.array(record.read_json("weights.json")[key]) for key in ("counts", "target"))
-        assert (counts.sum(axis=0) > 0)[target > 0].all()  # else the head is chosen in any case
-        of_head, calibrated = selected["gaussian/estimate"]["score"], line["clients"]["target_accuracy"]
-        took_the_head.append(of_head >= calibrated)
-        assert selected["chosen"]["score"] == max(of_head, calibrated)
-        assert selected["chosen"]["test"] == (selected["gaussian"] if took_the_head[-1] else line)["test"]
-        check_saved_model(record, "chosen", "model-chosen")
-    assert any(took_the_head) == (head == "good")
+def test_a_label_that_nobody_has_is_left_to_the_gaussian_head(tmp_path: Path) -> None:
+    record = simulate(Run(**{**SMALL, "labels_per_client": 2, "held_out": 0.25}, method="fedavg"), tmp_path)
+    counts, target = (np.array(record.read_json("weights.json")[key]) for key in ("counts", "target"))
+    assert (counts.sum(axis=0) == 0)[target > 0].any()
+    selected = record.result()["selected"]
+    assert selected["recommended"]["test"] == selected["gaussian"]["test"]
+    for name in ("gaussian", "recommended"):
+        assert "displaced_axes" in checkpoint.load(record.path / f"model-{name}.safetensors")[0]
+        check_saved_model(record, name, f"model-{name}")
+
+
+def test_a_label_that_only_the_last_participants_lack_is_left_to_the_network(tmp_path: Path) -> None:
+    run = Run(**{**SMALL, "seed": 1, "participation": 0.4, "held_out": 0.25, "rounds": 2}, method="fedavg")
+    record = simulate(run, tmp_path)
+    selected, line = record.result()["selected"], record.metrics()[-1]["calibrated"]
+    assert selected["recommended"]["test"] == line["test"]
+    assert selected["recommended"]["score"] == line["clients"]["target_accuracy"]
+    check_saved_model(record, "recommended", "model-recommended")
 
 
 class Odd(torch.nn.Module):
@@ -541,7 +565,7 @@ def test_the_same_bits_with_samples_held_out(how: str, held_out: Record, tmp_pat
         again = simulate(HELD_OUT, tmp_path)
     assert again.result() == held_out.result()
     assert [t.to_json() for t in again.tallies()] == [t.to_json() for t in held_out.tallies()]
-    for name in ("model", "model-prior", "model-calibrated", "model-gaussian", "model-chosen"):
+    for name in ("model", "model-prior", "model-calibrated", "model-gaussian", "model-recommended"):
         ours, theirs = (checkpoint.load(r.path / f"{name}.safetensors")[0] for r in (held_out, again))
         assert all(torch.equal(ours[key], theirs[key]) for key in ours.keys() | theirs.keys())
 

@@ -96,10 +96,10 @@ class Last:
     """What follows from the last model without any selection of rounds."""
 
     head: Head | None
-    chosen: Head | Calibration | None
+    recommended: Head | Calibration | None
     """What to use it with, where clients hold samples out."""
     worth: Mapping[str, dict[str, Any]]
-    """By "gaussian", "gaussian/estimate" and "chosen"."""
+    """By "gaussian", "gaussian/estimate" and "recommended"."""
 
 
 Callback = Callable[[Mapping[str, Any]], None]
@@ -183,24 +183,38 @@ class Simulation:
         return {part: self.worker.model.logits(x).double().cpu().numpy() for part, (x, _) in self._samples.items()}
 
     def last(self) -> Last:
-        """Return what the last model is worth with a Gaussian head, where it can have one, and what to use it with.
-
-        Where clients hold samples out, "chosen" is with the head or calibrated, whichever they estimate higher; a
-        label that nobody has is for the head alone to recognise.
-        """
+        """Return what the last model is worth with a Gaussian head, where it can have one, and as it is best used."""
         head, found = self._gaussian_head(), {}
+        seen = {} if head is None else {part: self._features(x) for part, (x, _) in self._samples.items()}
         if head is not None:
-            outputs = {part: head(self._features(x)) for part, (x, _) in self._samples.items()}
-            found["gaussian"], found["gaussian/estimate"] = self._worth(outputs)
+            found["gaussian"], estimated = self._worth({part: head(features) for part, features in seen.items()})
+            found |= {"gaussian/estimate": estimated} if estimated else {}
         if "clients" not in self._samples:
-            return Last(head, None, {"gaussian": found["gaussian"]} if head else {})
+            return Last(head, None, found)
         outputs = self.logits(self.state.model)
         calibrated = self._corrections(outputs, self.server.prior_shift)["calibrated"]
-        _, found["chosen"] = self._worth({part: calibrated(z) for part, z in outputs.items()})
-        new = bool((self.server.target[self.federation.table.sum(axis=0) == 0] > 0).any())
-        if head is not None and (new or found["gaussian/estimate"]["score"] >= found["chosen"]["score"]):
-            return Last(head, head, {**found, "chosen": found["gaussian/estimate"]})
-        return Last(head, calibrated, found)
+        use = calibrated if head is None else self._recommended(head, calibrated, seen["clients"])
+        _, found["recommended"] = self._worth(
+            {p: use(seen[p] if isinstance(use, Head) else outputs[p]) for p in outputs}
+        )
+        return Last(head, use, found)
+
+    def _recommended(self, head: Head, calibrated: Calibration, features: Vector) -> Head | Calibration:
+        """Return the last layer to use: the network's own and the Gaussian head, both calibrated, joined.
+
+        A label that nobody has is for the Gaussian head alone to recognise. If only those who told it their features
+        have none of some label, the network's own layer knows more.
+        """
+        target = self.server.target
+        if (target[self.federation.table.sum(axis=0) == 0] > 0).any():
+            return head
+        if not np.isfinite(head.bias[target > 0]).all():
+            return calibrated
+        own = Head(*self.worker.model.last_parameters(), head.stands_for)
+        with np.errstate(divide="ignore"):
+            no_shift = np.log(target > 0)
+        other = head.calibrated(calibrate(head(features), self.labels("clients"), target, no_shift))
+        return own.calibrated(calibrated).joined(other)
 
     def _worth(self, outputs: Mapping[str, Vector]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the last round is worth, scored on validation data, and by the clients' estimate if any."""
@@ -370,7 +384,7 @@ def _finish(record: Record, simulation: Simulation, *, diverged: bool) -> None:
         facts = {"round": number, "labels": federation.dataset.labels}
         checkpoint.save(record.model.with_stem(name), _tensors(model, vector, use), facts)
 
-    for name, use in (("model-gaussian", last.head), ("model-chosen", last.chosen)):
+    for name, use in (("model-gaussian", last.head), ("model-recommended", last.recommended)):
         if use is not None:
             save(name, state.model, use, state.round)
     for name, best in state.selected.items():
@@ -405,6 +419,9 @@ def _tensors(model: FlatModel, vector: Tensor, use: Head | Calibration | None) -
     tensors = {key: value.clone() for key, value in model.network.state_dict().items()}
     if isinstance(use, Head):
         tensors |= {**model.last_layer(use.weight, use.bias), "stands_for": torch.from_numpy(use.stands_for)}
+        if use.displaced is not None:
+            tensors["displaced_axes"] = torch.from_numpy(use.displaced.axes)
+            tensors["displaced_centres"] = torch.from_numpy(use.displaced.centres)
     elif isinstance(use, Calibration):
         tensors["prior_shift"] = torch.from_numpy(use.shift)
         tensors["temperature"] = torch.tensor(use.temperature, dtype=torch.float64)

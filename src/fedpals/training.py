@@ -112,6 +112,13 @@ class FlatModel:
         values = {"weight": weight, "bias": bias}
         return {f"{found[0]}.{key}".lstrip("."): torch.from_numpy(value).float() for key, value in values.items()}
 
+    def last_parameters(self) -> tuple[Vector, Vector]:
+        """Return weight, (K, d), and bias, (K,), of the network's last layer."""
+        found = self._last_linear()
+        assert found is not None
+        weight, bias = (values.detach().double().cpu().numpy() for values in (found[1].weight, found[1].bias))
+        return weight, bias
+
     def _last_linear(self) -> tuple[str, nn.Linear] | None:
         """Return the name of the last layer and the layer, where it is linear with a bias."""
         layers = [(name, m) for name, m in self.network.named_modules() if isinstance(m, nn.Linear)]

@@ -98,8 +98,11 @@ def test_estimate_selection_test_and_head_are_the_simulators(simulated: Record, 
     assert all(torch.equal(value, best[key]) for key, value in made.best_arrays.to_torch_state_dict().items())
     assert made.check() == homogeneity(tallies(split, state.model), made.seed)
     head, _ = checkpoint.load(simulated.model.with_stem("model-gaussian"))
-    arrays, stands_for = made.with_gaussian_head()
-    assert stands_for.tolist() == head.pop("stands_for").tolist()
+    arrays, used = made.with_gaussian_head()
+    assert used.stands_for.tolist() == head.pop("stands_for").tolist()
+    assert used.displaced is not None  # nobody has one of the target's labels
+    assert used.displaced.axes.tolist() == head.pop("displaced_axes").tolist()
+    assert used.displaced.centres.tolist() == head.pop("displaced_centres").tolist()
     ours = arrays.to_torch_state_dict()
     assert ours.keys() == head.keys()
     assert all(torch.equal(value, head[key]) for key, value in ours.items())
@@ -252,13 +255,13 @@ def test_feature_sums_that_cannot_be_used_are_named_and_left_out(
     grid.spoil[grid.node(2)] = spoiling("query.featuresums", spoil)
     made = fedpals(whole)
     made.start(grid, initial(whole), num_rounds=1)
-    arrays, stands_for = made.with_gaussian_head()
+    arrays, used = made.with_gaussian_head()
     samples = [whole.client(i) for i in (0, 1, 3, 4)]
     sums = [FeatureSums.of(x.flatten(1).double().numpy(), y.numpy(), 10) for x, y in samples]
     head = gaussian_head(sums, whole.federation.target)
     assert (arrays["1.weight"].numpy() == head.weight.astype(np.float32)).all()
     assert (arrays["1.bias"].numpy() == head.bias.astype(np.float32)).all()
-    assert (stands_for == head.stands_for).all()
+    assert (used.stands_for == head.stands_for).all()
     named = [r.getMessage() for r in log.records if "is left out" in r.getMessage()]
     assert len(named) == 1
     assert f"client 2 (node {grid.node(2)})" in named[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from scipy.stats import multivariate_normal
 from sklearn.covariance import oas
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -11,6 +12,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from fedpals.errors import InputError
 from fedpals.rng import generator
 from fedpals.shift import FeatureSums, gaussian_head
+from fedpals.shift.calibration import Calibration
 from fedpals.shift.gaussian import _shrunk
 
 MEANS = np.array([[0.0, 0.0, 0.0], [1.5, 0.0, 0.5], [0.0, 2.0, -0.5]])
@@ -86,6 +88,28 @@ def test_a_label_that_nobody_has_is_recognised_by_exclusion() -> None:
     logits = head(sampled(new))
     assert (logits.argmax(axis=1) == new).mean() > 0.98
     assert (logits[:, 2] == -np.inf).all()
+
+
+def test_a_label_that_nobody_has_is_as_far_from_its_stand_ins_as_labels_are_from_each_other() -> None:
+    f, y = drawn([0.3, 0.3, 0.4], 900, 5)
+    target = np.array([0.6, 0.0, 0.0, 0.4])
+    head = gaussian_head([FeatureSums.of(f, y, 4)], target)
+    means = np.array([f[y == label].mean(axis=0) for label in range(3)])
+    within = _shrunk((f - means[y]).T @ (f - means[y]) / 900, 900)
+    between = np.cov(means.T)
+    known = multivariate_normal(means[0], within).logpdf(f) + np.log(0.6)
+    new = [multivariate_normal(means[v], within + between).logpdf(f) + np.log(0.2) for v in (1, 2)]
+    logits = head(f)
+    np.testing.assert_allclose(logits[:, 3] - logits[:, 0], np.max(new, axis=0) - known, atol=1e-9)
+
+
+def test_joined_heads_have_the_geometric_mean_of_their_probabilities() -> None:
+    f, y = drawn([0.3, 0.3, 0.4], 300, 6)
+    one, other = (gaussian_head([FeatureSums.of(f[i::2], y[i::2], 3)], np.array([0.2, 0.8, 0.0])) for i in (0, 1))
+    calibration = Calibration(2.0, np.array([0.1, -0.3, -np.inf]))
+    expected = softmax(calibration(one(f)), axis=1) * softmax(other(f), axis=1)
+    found = softmax(2 * one.calibrated(calibration).joined(other)(f), axis=1)
+    np.testing.assert_allclose(found, expected / expected.sum(axis=1, keepdims=True), atol=1e-12)
 
 
 def test_where_nothing_can_stand_for_a_label_that_nobody_has_it_is_never_predicted() -> None:

@@ -97,10 +97,10 @@ def compute(runs: Sequence[Run], settings: Any, console: Console) -> Sequence[An
     if rows:
         console.print(results_table(rows))
         console.print("[dim]Test accuracy and macro-F1 in %, mean ± std, at the round selected on validation.")
-        if any(row.chosen for row in rows):
+        if any(row.recommended for row in rows):
             console.print(
-                "[dim]chosen: the last model, calibrated or with a Gaussian head, whichever clients estimate higher on "
-                "samples that they held out."
+                "[dim]recommended: the last model, its last layer made for the target from what clients tell of their "
+                "features and of samples that they held out."
             )
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
     warn(outcome.records, console)
@@ -153,7 +153,7 @@ def results_table(rows: Sequence[Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("task", "method"):
         table.add_column(column, no_wrap=True)
-    shown = {"raw": "accuracy", "prior": "with prior", "chosen": "chosen", "macro_f1": "macro-F1"}
+    shown = {"raw": "accuracy", "prior": "with prior", "recommended": "recommended", "macro_f1": "macro-F1"}
     shown = {key: column for key, column in shown.items() if any(getattr(row, key) for row in rows)}
     for column in (*shown.values(), "seeds"):
         table.add_column(column, justify="right", no_wrap=True)

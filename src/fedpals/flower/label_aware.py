@@ -17,7 +17,6 @@ from flwr.serverapp import Grid, strategy
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import Result
 
-from fedpals.data import Indices
 from fedpals.errors import FedpalsError, InputError
 from fedpals.flower import messages, sums
 from fedpals.flower.arrays import Layout, Refused
@@ -28,7 +27,7 @@ from fedpals.methods import Method
 from fedpals.methods.pals import Pals
 from fedpals.rng import generator
 from fedpals.server import DivergedError, Round, Server
-from fedpals.shift import Homogeneity
+from fedpals.shift import Head, Homogeneity
 from fedpals.training import Update
 
 _log = logging.getLogger("flwr")
@@ -125,11 +124,11 @@ class LabelAware(strategy.FedAvg):
         """Test whether clients differ by their labels alone, from their last tallies."""
         return sums.check(self._ran("check"), self.seed)
 
-    def with_gaussian_head(self) -> tuple[ArrayRecord, Indices]:
+    def with_gaussian_head(self) -> tuple[ArrayRecord, Head]:
         """Ask the participants for sums of features; return the model with the Gaussian head in its last layer.
 
-        Beside the arrays stands, (K,), which label each output means: itself, but where it stands for one that no
-        client has.
+        The head itself is needed only where no client has some label of the target: its ``stands_for`` then says
+        which outputs mean that label, and it maps features to logits that the arrays alone cannot yield.
         """
         session = self._ran("with_gaussian_head")
         assert session.grid is not None

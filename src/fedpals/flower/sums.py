@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedpals.data import Indices
 from fedpals.errors import InputError
 from fedpals.flower import messages
 from fedpals.flower.arrays import Refused
 from fedpals.flower.session import Best, Session
-from fedpals.shift import FeatureSums, Homogeneity, Tally, gaussian_head, homogeneity, pooled, target_accuracy
+from fedpals.shift import FeatureSums, Head, Homogeneity, Tally, gaussian_head, homogeneity, pooled, target_accuracy
 from fedpals.shift.gaussian import WIDEST
 
 _log = logging.getLogger("flwr")
@@ -79,8 +78,8 @@ def check(session: Session, seed: int) -> Homogeneity:
     return homogeneity(list(session.state.tallies.values()), seed, clients=names)
 
 
-def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> tuple[ArrayRecord, Indices]:
-    """Ask clients for sums of features; return the model's arrays with the Gaussian head, and what its outputs mean."""
+def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> tuple[ArrayRecord, Head]:
+    """Ask clients for sums of features; return the model's arrays with the Gaussian head, and the head."""
     if session.wrapped:
         raise InputError("clients would see the arrays without the wrapper's noise; the Gaussian head takes no wrapper")
     labels = session.roster.labels or 0
@@ -104,7 +103,7 @@ def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> tuple
     arrays = session.model
     values = {weight: head.weight, bias: head.bias}
     layer = {name: Array(value.astype(arrays[name].numpy().dtype)) for name, value in values.items()}
-    return ArrayRecord({**arrays, **layer}), head.stands_for
+    return ArrayRecord({**arrays, **layer}), head
 
 
 def _collect(

@@ -22,12 +22,12 @@ SELECTIONS = {
     "prior/estimate": "+prior, no target data",
     "calibrated/estimate": "calibrated, no target data",
     "gaussian": "Gaussian head, no target data",
-    "chosen": "calibrated or Gaussian head, no target data",
+    "recommended": "calibrated and Gaussian head joined, no target data",
 }
 """How a model is evaluated and its round selected, and what readers call it.
 
 The round is selected on target validation data, or by the estimate of clients that held samples out; the Gaussian
-head belongs to the last round, and so does the choice between it and calibration.
+head belongs to the last round, and so does what it is joined to.
 """
 _RUNS: list[View] = ["table", "check", "dynamics", "labels", "heatmap", "weights"]
 """Views of runs that belong to no experiment."""

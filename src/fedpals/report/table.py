@@ -41,8 +41,8 @@ class Row:
     prior: Spread
     """The same with the target prior correction, which selects a round of its own."""
     macro_f1: Spread
-    chosen: Spread | None = None
-    """Test accuracy of the last model as the clients' estimate says to use it; None where nobody held samples out."""
+    recommended: Spread | None = None
+    """Test accuracy of the last model as it is best used; None where nobody held samples out."""
 
 
 def summarise(records: Iterable[Record]) -> list[Row]:
@@ -56,6 +56,7 @@ def summarise(records: Iterable[Record]) -> list[Row]:
 
 def _row(task: str, method: str, members: list[Record]) -> Row:
     results = [record.result()["selected"] for record in members]
+    told = all("recommended" in r for r in results)
     return Row(
         task,
         method,
@@ -63,5 +64,5 @@ def _row(task: str, method: str, members: list[Record]) -> Row:
         Spread.of(r["raw"]["test"]["accuracy"] for r in results),
         Spread.of(r["prior"]["test"]["accuracy"] for r in results),
         Spread.of(r["raw"]["test"]["macro_f1"] for r in results),
-        Spread.of(r["chosen"]["test"]["accuracy"] for r in results) if all("chosen" in r for r in results) else None,
+        Spread.of(r["recommended"]["test"]["accuracy"] for r in results) if told else None,
     )

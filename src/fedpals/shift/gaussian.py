@@ -10,9 +10,14 @@ Bayes classifier is linear in them,
 and takes the place of the last layer. μ_y and Σ = Σ_y Σ_{i: y_i = y} (φ_i − μ_y)(φ_i − μ_y)ᵀ / n follow from what
 clients add up: samples and features by label, and the products φφᵀ over all labels.
 
-A label u of the target that nobody has is recognised by exclusion. What looks like a label v that the target lacks
-must be one that the clients lack: without any other knowledge p(φ | u) is taken for the mean of p(φ | v) over
-these v, so that each of them stands for u with the prior T(u) divided by their number.
+A label u of the target that nobody has is recognised by exclusion: what looks like none of the target's other labels
+must be it. It is taken for like the labels v that the target lacks, but as far from each of them as labels are from
+each other: p(φ | u) is the mean over these v of N(μ_v, Σ + B), where B is the covariance of the means of labels that
+clients have. Each v stands for u with the prior T(u) divided by their number. With B = AAᵀ and I + AᵀΣ⁻¹A = RRᵀ,
+
+    log N(φ; μ_v, Σ + B) = log N(φ; μ_v, Σ) + ½‖Q(φ − μ_v)‖² − log|R|,    Q = R⁻¹AᵀΣ⁻¹,
+
+so that these outputs alone are not linear in φ.
 
 Σ is shrunk to (1 − ρ)Σ + ρ (tr Σ/d) I with the ρ of Chen et al. (2010), "OAS", which comes close to the best for n
 Gaussian samples.
@@ -32,6 +37,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
+from fedpals.shift.calibration import Calibration
 
 WIDEST = 4096
 """Features of the last layer beyond which their products are too large to be sent and solved with."""
@@ -89,6 +95,20 @@ class FeatureSums:
 
 
 @dataclass(frozen=True, eq=False)
+class Displaced:
+    """How much better features fit a label that looks like a known one, but is another."""
+
+    axes: Vector
+    """(r, d) Q."""
+    centres: Vector
+    """(K, r) Qμ_v."""
+
+    def gain(self, features: Vector, label: int) -> Vector:
+        """½‖Q(φ − μ_v)‖² of features, (n, d), for the label v: (n,)."""
+        return np.asarray(0.5 * np.square(features @ self.axes.T - self.centres[label]).sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
 class Head:
     """A last layer: φ ↦ φ Wᵀ + b, and which label each of its outputs stands for."""
 
@@ -98,14 +118,28 @@ class Head:
     """(K,) b; −∞ for outputs that stand for no label of the target."""
     stands_for: npt.NDArray[np.int64]
     """(K,) the label itself, but for labels that stand for one that nobody has."""
+    displaced: Displaced | None = None
+    """What is added to those outputs; None where there are none, and the head is linear."""
 
     def __call__(self, features: Vector) -> Vector:
         """Return logits, (n, K), of features, (n, d): for each label the largest output that stands for it."""
         outputs = features @ self.weight.T + self.bias
+        if self.displaced is not None:
+            for stand_in in np.flatnonzero(self.stands_for != np.arange(self.bias.size)).tolist():
+                outputs[:, stand_in] += self.displaced.gain(features, stand_in)
         logits = np.full_like(outputs, -np.inf)
         for output, label in enumerate(self.stands_for):
             np.maximum(logits[:, label], outputs[:, output], out=logits[:, label])
         return np.asarray(logits)
+
+    def calibrated(self, calibration: Calibration) -> Head:
+        """Build the calibration, z ↦ z/τ + shift, into a linear head."""
+        temperature, shift = calibration.temperature, calibration.shift
+        return Head(self.weight / temperature, self.bias / temperature + shift, self.stands_for)
+
+    def joined(self, other: Head) -> Head:
+        """Return the linear head whose probabilities are, up to a factor, the geometric mean of two linear heads'."""
+        return Head((self.weight + other.weight) / 2, (self.bias + other.bias) / 2, self.stands_for)
 
 
 def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:
@@ -120,11 +154,26 @@ def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:
     means = told.features / np.maximum(n, 1)[:, None]
     covariance = _shrunk((told.products - means.T @ (n[:, None] * means)) / total, total)
     try:
-        weight = np.where(prior[:, None] > 0, cho_solve(cho_factor(covariance), means.T).T, 0.0)
+        directions = cho_solve(cho_factor(covariance), means.T).T
     except LinAlgError:
         raise InputError("products: no features have such products; leave out the client that told them") from None
+    weight = np.where(prior[:, None] > 0, directions, 0.0)
     with np.errstate(divide="ignore"):
-        return Head(weight, np.log(prior) - 0.5 * (weight * means).sum(axis=1), stands_for)
+        bias = np.log(prior) - 0.5 * (weight * means).sum(axis=1)
+    stand_ins = stands_for != np.arange(n.size)
+    if not stand_ins.any():
+        return Head(weight, bias, stands_for)
+    displaced, log_volume = _displaced(means, directions, n > 0)
+    bias[stand_ins] -= log_volume
+    return Head(weight, bias, stands_for, displaced)
+
+
+def _displaced(means: Vector, directions: Vector, known: npt.NDArray[np.bool_]) -> tuple[Displaced, float]:
+    """Return Q with its centres, and log|R|, from μ and Σ⁻¹μ, (K, d) each, of all labels, of which some are known."""
+    A, solved = ((rows[known] - rows[known].mean(axis=0)) / np.sqrt(known.sum() - 1) for rows in (means, directions))
+    R = np.linalg.cholesky(np.eye(len(A)) + A @ solved.T)
+    axes = np.linalg.solve(R, solved)
+    return Displaced(axes, means @ axes.T), float(np.log(np.diag(R)).sum())
 
 
 def _priors(n: npt.NDArray[np.int64], target: Vector) -> tuple[Vector, npt.NDArray[np.int64]]:
