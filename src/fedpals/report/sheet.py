@@ -65,7 +65,7 @@ class Cell:
         """The value in LaTeX, the best in bold and what is near it underlined."""
         if not isinstance(self.value, Spread):
             return self.text.translate(_LATEX)
-        body = rf"{100 * self.value.mean:.1f} \pm {100 * self.value.std:.1f}"
+        body = str(self.value).replace("±", r"\pm")
         if self.mark == "best":
             return rf"$\mathbf{{{body}}}$"
         return rf"\underline{{${body}$}}" if self.mark == "near" else f"${body}$"

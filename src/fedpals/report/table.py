@@ -18,6 +18,7 @@ class Spread:
     mean: float
     std: float
     seeds: int
+    """0 for what the paper reports, where a standard deviation of 0 means that it gives none."""
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
@@ -26,7 +27,8 @@ class Spread:
         return cls(float(array.mean()), float(array.std(ddof=1)) if array.size > 1 else 0.0, array.size)
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} ± {100 * self.std:.1f}"
+        known = self.seeds or self.std
+        return f"{100 * self.mean:.1f} ± {100 * self.std:.1f}" if known else f"{100 * self.mean:.1f}"
 
 
 @dataclass(frozen=True)
