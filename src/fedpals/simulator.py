@@ -32,6 +32,7 @@ from fedpals.server import DivergedError, Server
 from fedpals.shift.calibration import Calibration, calibrate
 from fedpals.shift.estimate import NotConvergedError, bbse, em
 from fedpals.shift.gaussian import WIDEST, FeatureSums, Head, gaussian_head
+from fedpals.shift.joining import HeldOutFeatures, recommended
 from fedpals.shift.risk import target_accuracy
 from fedpals.shift.tally import Tally
 from fedpals.training import FlatModel, Update
@@ -191,30 +192,16 @@ class Simulation:
             found |= {"gaussian/estimate": estimated} if estimated else {}
         if "clients" not in self._samples:
             return Last(head, None, found)
-        outputs = self.logits(self.state.model)
-        calibrated = self._corrections(outputs, self.server.prior_shift)["calibrated"]
-        use = calibrated if head is None else self._recommended(head, calibrated, seen["clients"])
-        _, found["recommended"] = self._worth(
-            {p: use(seen[p] if isinstance(use, Head) else outputs[p]) for p in outputs}
-        )
+        if head is None:
+            outputs = self.logits(self.state.model)
+            use: Head | Calibration = self._corrections(outputs, self.server.prior_shift)["calibrated"]
+        else:
+            own = Head.of(*self.worker.model.last_parameters())
+            told = HeldOutFeatures(seen["clients"], self.labels("clients"))
+            counts = np.asarray(self.server.counts.table).sum(axis=0)
+            outputs, use = seen, recommended(own, head, told, counts, self.server.target, self.server.prior_shift)
+        _, found["recommended"] = self._worth({part: use(values) for part, values in outputs.items()})
         return Last(head, use, found)
-
-    def _recommended(self, head: Head, calibrated: Calibration, features: Vector) -> Head | Calibration:
-        """Return the last layer to use: the network's own and the Gaussian head, both calibrated, joined.
-
-        A label that nobody has is for the Gaussian head alone to recognise. If only those who told it their features
-        have none of some label, the network's own layer knows more.
-        """
-        target = self.server.target
-        if (target[self.federation.table.sum(axis=0) == 0] > 0).any():
-            return head
-        if not np.isfinite(head.bias[target > 0]).all():
-            return calibrated
-        own = Head(*self.worker.model.last_parameters(), head.stands_for)
-        with np.errstate(divide="ignore"):
-            no_shift = np.log(target > 0)
-        other = head.calibrated(calibrate(head(features), self.labels("clients"), target, no_shift))
-        return own.calibrated(calibrated).joined(other)
 
     def _worth(self, outputs: Mapping[str, Vector]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the last round is worth, scored on validation data, and by the clients' estimate if any."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
@@ -114,3 +115,30 @@ def flat(arrays: ArrayRecord, like: Worker) -> torch.Tensor:
     """Arrays as the simulator's vector."""
     like.model.network.load_state_dict(arrays.to_torch_state_dict())
     return like.model.vector.clone()
+
+
+def spoiling(kind: str, spoil: Spoil) -> Spoil:
+    """Spoil the answers to one kind of question."""
+    return lambda reply: spoil(reply) if reply.metadata.message_type == kind else reply
+
+
+def answer(spoil: Callable[[ArrayRecord], None]) -> Spoil:
+    """Spoil the arrays that an answer tells."""
+
+    def spoilt(reply: Message) -> Message:
+        spoil(reply.content.array_records["fedpals.sums"])
+        return reply
+
+    return spoilt
+
+
+def change(**values: Any) -> Callable[[ArrayRecord], None]:
+    def apply(record: ArrayRecord) -> None:
+        for key, value in values.items():
+            record[key] = Array(np.asarray(value))
+
+    return apply
+
+
+def changed(key: str, by: Callable[[np.ndarray], Any]) -> Callable[[ArrayRecord], None]:
+    return lambda record: change(**{key: by(record[key].numpy())})(record)

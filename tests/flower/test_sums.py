@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from fedpals.shift import FeatureSums, Tally, gaussian_head, homogeneity, pooled
 from fedpals.simulator import State, simulate
 from fedpals.training import FlatModel
 from fedpals.worker import Worker
-from tests.flower.grids import SMALL, FakeGrid, Spoil, flat, grid_of, initial
+from tests.flower.grids import SMALL, FakeGrid, Spoil, answer, change, changed, flat, grid_of, initial, spoiling
 
 QUIET: dict[str, Any] = {"fraction_evaluate": 0.0, "wait": 0.05}
 METHOD: dict[str, Any] = {**SMALL, "method": "fedpals", "ess": 0.5, "learning_rate": 0.5}
@@ -54,22 +53,11 @@ def simulated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return simulate(run, tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture
-def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
-    caplog.set_level(logging.INFO, logger="flwr")
-    return caplog
-
-
 def tallies(split: Worker, vector: torch.Tensor) -> list[Tally]:
     """What every client of the simulator says of a model."""
     split.model.load(vector)
     parts = [split.samples(indices) for indices in split.federation.held_out]
     return [Tally.of(y.numpy(), split.model.logits(x).double().numpy()) for x, y in parts]
-
-
-def spoiling(kind: str, spoil: Spoil) -> Spoil:
-    return lambda reply: spoil(reply) if reply.metadata.message_type == kind else reply
 
 
 # The simulator's numbers
@@ -135,28 +123,8 @@ def test_nodes_that_hold_nothing_out_are_never_asked(whole: Worker) -> None:
         made.check()
 
 
-def change(**values: Any) -> Callable[[ArrayRecord], None]:
-    def apply(record: ArrayRecord) -> None:
-        for key, value in values.items():
-            record[key] = Array(np.asarray(value))
-
-    return apply
-
-
-def changed(key: str, by: Callable[[np.ndarray], Any]) -> Callable[[ArrayRecord], None]:
-    return lambda record: change(**{key: by(record[key].numpy())})(record)
-
-
 def garbage(record: ArrayRecord) -> None:
     record["loss"] = Array("float64", (10,), "numpy.ndarray", b"nonsense")
-
-
-def answer(spoil: Callable[[ArrayRecord], None]) -> Spoil:
-    def spoilt(reply: Message) -> Message:
-        spoil(reply.content.array_records["fedpals.sums"])
-        return reply
-
-    return spoilt
 
 
 def instead(content: RecordDict | Error) -> Spoil:

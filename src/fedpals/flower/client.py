@@ -13,13 +13,15 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from fedpals.data import Indices
 from fedpals.data.partitions import held_out
 from fedpals.errors import InputError
 from fedpals.flower import messages
 from fedpals.flower.messages import Introduction
+from fedpals.labels import Vector
 from fedpals.privacy import secure_counts
 from fedpals.rng import generator
-from fedpals.shift import FeatureSums, Tally
+from fedpals.shift import FeatureSums, HeldOutFeatures, Tally
 from fedpals.training import FlatModel, Plan, local_update, mean_loss
 
 _NOISY = "fedpals.noisycounts"
@@ -99,11 +101,18 @@ class Trainee:
         """Add up what the network's last layer sees of the samples to train with."""
         if self.count_epsilon is not None:
             raise InputError("this client tells its label counts with noise; sums of features would tell them exactly")
-        x, y = self.samples[0]
+        features, y = self._seen(*self.samples[0])
+        return FeatureSums.of(features, y, self.labels)
+
+    def held_out_features(self) -> HeldOutFeatures:
+        """Return what the network's last layer sees of the samples held out."""
+        return HeldOutFeatures(*self._seen(*self.samples[1]))
+
+    def _seen(self, x: Tensor, y: Tensor) -> tuple[Vector, Indices]:
         features = self.model.features(x)
         if features is None:
             raise InputError("the network's last layer is not linear with a bias, so its features cannot be told")
-        return FeatureSums.of(features.double().cpu().numpy(), y.cpu().numpy(), self.labels)
+        return features.double().cpu().numpy(), y.cpu().numpy()
 
     def load(self, arrays: ArrayRecord) -> Tensor:
         """Put the global arrays into the network and return them as a vector."""
@@ -137,6 +146,7 @@ def client_app(load: Callable[[Context], Trainee]) -> ClientApp:
     _answer(app, messages.LOSS, loss)
     _answer(app, messages.TALLY, lambda *asked: messages.sums(loaded(*asked).tally()))
     _answer(app, messages.FEATURESUMS, lambda *asked: messages.sums(loaded(*asked).feature_sums()))
+    _answer(app, messages.FEATURES, lambda *asked: messages.sums(loaded(*asked).held_out_features()))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

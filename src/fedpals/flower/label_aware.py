@@ -130,11 +130,23 @@ class LabelAware(strategy.FedAvg):
         The head itself is needed only where no client has some label of the target: its ``stands_for`` then says
         which outputs mean that label, and it maps features to logits that the arrays alone cannot yield.
         """
-        session = self._ran("with_gaussian_head")
+        return sums.with_gaussian_head(*self._asking("with_gaussian_head"))
+
+    def with_recommended_layer(self) -> tuple[ArrayRecord, Head]:
+        """Return the model with the last layer to use: its own and the Gaussian head, calibrated and joined.
+
+        Participants are asked for what the Gaussian head needs, and for features and labels of the samples that they
+        hold out. The layer itself is needed where that of `with_gaussian_head` is.
+        """
+        return sums.with_recommended_layer(*self._asking("with_recommended_layer"))
+
+    def _asking(self, what: str) -> tuple[Session, list[int], str]:
+        """Return the session, the participants of the last round, and what messages to them call arrays."""
+        session = self._ran(what)
         assert session.grid is not None
-        self._meet(session, session.grid, "Gaussian head")
+        self._meet(session, session.grid, what)
         rows = session.admit(self._build).participants(session.state.round, session.roster.present)
-        return sums.with_gaussian_head(session, rows.tolist(), self.arrayrecord_key)
+        return session, rows.tolist(), self.arrayrecord_key
 
     def summary(self) -> None:
         """Log what the strategy does."""

@@ -19,16 +19,17 @@ from torch import Tensor
 from fedpals.errors import InputError
 from fedpals.flower.arrays import Layout, Refused, load, pack, unpack
 from fedpals.methods import METHODS, ClientRule
-from fedpals.shift import FeatureSums, Tally
+from fedpals.shift import FeatureSums, HeldOutFeatures, Tally
 from fedpals.training import Update
 
 Value = TypeVar("Value")
-Sums = TypeVar("Sums", Tally, FeatureSums)
+Sums = TypeVar("Sums", Tally, FeatureSums, HeldOutFeatures)
 
 LABELCOUNTS = "query.labelcounts"
 LOSS = "query.loss"
 TALLY = "query.tally"
 FEATURESUMS = "query.featuresums"
+FEATURES = "query.features"
 
 _OURS = "fedpals."
 _RULE, _SERVER, _CLIENT, _COUNTS, _SUMS = (_OURS + name for name in ("rule", "server", "client", "labelcounts", "sums"))
@@ -175,8 +176,8 @@ def read_loss(content: RecordDict) -> float:
     return metrics_of(content).get("loss", math.nan)
 
 
-def sums(told: Tally | FeatureSums) -> RecordDict:
-    """Return the reply to `TALLY` or `FEATURESUMS`: an array for every field."""
+def sums(told: Tally | FeatureSums | HeldOutFeatures) -> RecordDict:
+    """Return the reply to `TALLY`, `FEATURESUMS` or `FEATURES`: an array for every field."""
     return RecordDict({_SUMS: ArrayRecord({f.name: Array(np.asarray(getattr(told, f.name))) for f in fields(told)})})
 
 

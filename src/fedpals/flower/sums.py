@@ -9,13 +9,25 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from fedpals.errors import InputError
 from fedpals.flower import messages
 from fedpals.flower.arrays import Refused
 from fedpals.flower.session import Best, Session
-from fedpals.shift import FeatureSums, Head, Homogeneity, Tally, gaussian_head, homogeneity, pooled, target_accuracy
+from fedpals.shift import (
+    FeatureSums,
+    Head,
+    HeldOutFeatures,
+    Homogeneity,
+    Tally,
+    gaussian_head,
+    homogeneity,
+    pooled,
+    recommended,
+    target_accuracy,
+)
 from fedpals.shift.gaussian import WIDEST
 
 _log = logging.getLogger("flwr")
@@ -80,8 +92,43 @@ def check(session: Session, seed: int) -> Homogeneity:
 
 def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> tuple[ArrayRecord, Head]:
     """Ask clients for sums of features; return the model's arrays with the Gaussian head, and the head."""
+    weight, bias, width = _last_layer(session)
+    head = _gaussian_head(session, rows, key, width)
+    return _with_layer(session, weight, bias, head), head
+
+
+def with_recommended_layer(session: Session, rows: Sequence[int], key: str) -> tuple[ArrayRecord, Head]:
+    """Ask also for features of samples held out; return the arrays with the layer to use, and the layer."""
+    weight, bias, width = _last_layer(session)
+    assert session.server is not None
+    members, labels = session.roster.members, session.roster.labels or 0
+
+    def fits(row: int, told: HeldOutFeatures) -> None:
+        if told.features.shape != (members[row].held_out, width):
+            raise Refused(f"features of {told.features.shape} instead of {(members[row].held_out, width)}")
+        if (told.labels >= labels).any():
+            raise Refused(f"label {told.labels.max()}, of which there are {labels}")
+
+    asked = [row for row in rows if members[row].held_out]
+    found = _collect(session, HeldOutFeatures, messages.FEATURES, asked, key, fits)
+    if not found:
+        raise InputError("no client told features of samples held out; let clients hold some out, as held_out=0.1")
+    told = [found[row] for row in sorted(found)]
+    together = HeldOutFeatures(np.concatenate([t.features for t in told]), np.concatenate([t.labels for t in told]))
+    gaussian = _gaussian_head(session, rows, key, width)
+    arrays, server = session.model, session.server
+    own = Head.of(*(arrays[name].numpy().astype(np.float64) for name in (weight, bias)))
+    counts = np.asarray(server.counts.table.sum(axis=0)).reshape(-1)
+    layer = recommended(own, gaussian, together, counts, server.target, server.prior_shift)
+    return _with_layer(session, weight, bias, layer), layer
+
+
+def _last_layer(session: Session) -> tuple[str, str, int]:
+    """Return the keys of the last layer's weight and bias, and the number of features that it sees."""
     if session.wrapped:
-        raise InputError("clients would see the arrays without the wrapper's noise; the Gaussian head takes no wrapper")
+        raise InputError(
+            "clients would see the arrays without the wrapper's noise; another last layer takes no wrapper"
+        )
     labels = session.roster.labels or 0
     last = session.layout.last_layer(labels)
     if last is None or last[2] > WIDEST:
@@ -89,7 +136,11 @@ def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> tuple
             f"the arrays end in no linear layer with a bias, {labels} labels and at most {WIDEST} features, which the "
             "Gaussian head could take the place of"
         )
-    weight, bias, width = last
+    return last
+
+
+def _gaussian_head(session: Session, rows: Sequence[int], key: str, width: int) -> Head:
+    labels = session.roster.labels or 0
     assert session.server is not None
 
     def fits(row: int, told: FeatureSums) -> None:
@@ -99,11 +150,14 @@ def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> tuple
         session.roster.unchanged(row, told.samples.tolist())
 
     sums = _collect(session, FeatureSums, messages.FEATURESUMS, rows, key, fits)
-    head = gaussian_head(list(sums.values()), session.server.target)
-    arrays = session.model
-    values = {weight: head.weight, bias: head.bias}
-    layer = {name: Array(value.astype(arrays[name].numpy().dtype)) for name, value in values.items()}
-    return ArrayRecord({**arrays, **layer}), head
+    return gaussian_head(list(sums.values()), session.server.target)
+
+
+def _with_layer(session: Session, weight: str, bias: str, layer: Head) -> ArrayRecord:
+    """Return the model's arrays with another last layer."""
+    arrays, values = session.model, {weight: layer.weight, bias: layer.bias}
+    replaced = {name: Array(value.astype(arrays[name].numpy().dtype)) for name, value in values.items()}
+    return ArrayRecord({**arrays, **replaced})
 
 
 def _collect(

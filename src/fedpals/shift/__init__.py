@@ -3,12 +3,14 @@
 Clients report tallies of a model's losses and predictions by label (`Tally`). From them follow the
 target risk without a target sample (`target_loss`, `target_accuracy`, `best`), a test of label shift
 itself (`homogeneity`), and T where only unlabelled target inputs exist (`bbse`, `em`). From sums of features
-by label (`FeatureSums`) follows a last layer for the target (`gaussian_head`).
+by label (`FeatureSums`) follows a last layer for the target (`gaussian_head`), which is best used together with the
+network's own (`recommended`).
 """
 
 from fedpals.shift.estimate import TargetEstimate, bbse, em
 from fedpals.shift.gaussian import FeatureSums, Head, gaussian_head
 from fedpals.shift.homogeneity import Break, ClientTest, Homogeneity, LabelTest, Light, homogeneity
+from fedpals.shift.joining import HeldOutFeatures, recommended
 from fedpals.shift.risk import Estimate, best, target_accuracy, target_loss
 from fedpals.shift.tally import Tally, pooled
 
@@ -18,6 +20,7 @@ __all__ = [
     "Estimate",
     "FeatureSums",
     "Head",
+    "HeldOutFeatures",
     "Homogeneity",
     "LabelTest",
     "Light",
@@ -29,6 +32,7 @@ __all__ = [
     "gaussian_head",
     "homogeneity",
     "pooled",
+    "recommended",
     "target_accuracy",
     "target_loss",
 ]

@@ -121,6 +121,11 @@ class Head:
     displaced: Displaced | None = None
     """What is added to those outputs; None where there are none, and the head is linear."""
 
+    @classmethod
+    def of(cls, weight: Vector, bias: Vector) -> Self:
+        """Return a plain layer, every output of which stands for its own label."""
+        return cls(weight, bias, np.arange(bias.size))
+
     def __call__(self, features: Vector) -> Vector:
         """Return logits, (n, K), of features, (n, d): for each label the largest output that stands for it."""
         outputs = features @ self.weight.T + self.bias
