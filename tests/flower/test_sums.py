@@ -85,6 +85,7 @@ def test_estimate_selection_test_and_head_are_the_simulators(simulated: Record, 
     best, _ = checkpoint.load(simulated.model)
     assert all(torch.equal(value, best[key]) for key, value in made.best_arrays.to_torch_state_dict().items())
     assert made.check() == homogeneity(tallies(split, state.model), made.seed)
+    assert made.tally.to_json() == pooled(tallies(split, state.model)).to_json()
     head, _ = checkpoint.load(simulated.model.with_stem("model-gaussian"))
     arrays, used = made.with_gaussian_head()
     assert used.stands_for.tolist() == head.pop("stands_for").tolist()
@@ -121,6 +122,8 @@ def test_nodes_that_hold_nothing_out_are_never_asked(whole: Worker) -> None:
         _ = made.best_round
     with pytest.raises(InputError, match="0 tallies"):
         made.check()
+    with pytest.raises(InputError, match="no client told a tally: let clients hold samples out"):
+        _ = made.tally
 
 
 def garbage(record: ArrayRecord) -> None:

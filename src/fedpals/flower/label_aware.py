@@ -27,7 +27,7 @@ from fedpals.methods import Method
 from fedpals.methods.pals import Pals
 from fedpals.rng import generator
 from fedpals.server import DivergedError, Round, Server
-from fedpals.shift import Head, Homogeneity
+from fedpals.shift import Head, Homogeneity, Tally
 from fedpals.training import Update
 
 _log = logging.getLogger("flwr")
@@ -119,6 +119,14 @@ class LabelAware(strategy.FedAvg):
         """The model of `best_round`."""
         session = self._ran("best_arrays")
         return session.layout.record(sums.best(session).vector)
+
+    @property
+    def tally(self) -> Tally:
+        """What the last model makes of the samples that clients hold out, over all of them.
+
+        With the model's predictions on unlabelled inputs of the target, `fedpals.shift.bbse` estimates T by it.
+        """
+        return sums.tally(self._ran("tally"))
 
     def check(self) -> Homogeneity:
         """Test whether clients differ by their labels alone, from their last tallies."""

@@ -82,6 +82,13 @@ def best(session: Session) -> Best:
     return session.state.best
 
 
+def tally(session: Session) -> Tally:
+    """Return the last tallies, added up."""
+    if not session.state.tallies:
+        raise InputError("no client told a tally: let clients hold samples out, as Trainee(..., held_out=0.1)")
+    return pooled(list(session.state.tallies.values()))
+
+
 def check(session: Session, seed: int) -> Homogeneity:
     """Test label shift with the last tallies; where clients have no number of their own, they are called by node."""
     members = [session.roster.members[row] for row in session.state.tallies]
