@@ -151,8 +151,8 @@ def insist(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
 def results_table(rows: Sequence[Any]) -> Table:
     """Return the rows as a table, the best mean of each column in bold (Oracle aside)."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("task", "method"):
-        table.add_column(column, no_wrap=True)
+    for column in ("task", "method"):  # which wrap in a narrow terminal, so that no number is cut
+        table.add_column(column, overflow="fold")
     shown = {"raw": "accuracy", "prior": "with prior", "recommended": "recommended", "macro_f1": "macro-F1"}
     shown = {key: column for key, column in shown.items() if any(getattr(row, key) for row in rows)}
     for column in (*shown.values(), "seeds"):
