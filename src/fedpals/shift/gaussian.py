@@ -11,7 +11,7 @@ and takes the place of the last layer. μ_y and Σ = Σ_y Σ_{i: y_i = y} (φ_i 
 clients add up: samples and features by label, and the products φφᵀ over all labels.
 
 A label u of the target that nobody has is recognised by exclusion: what looks like none of the target's other labels
-must be it. It is taken for like the labels v that the target lacks, but as far from each of them as labels are from
+must be it. It is taken to look like the labels v that the target lacks, but to be as far from each as labels are from
 each other: p(φ | u) is the mean over these v of N(μ_v, Σ + B), where B is the covariance of the means of labels that
 clients have. Each v stands for u with the prior T(u) divided by their number. With B = AAᵀ and I + AᵀΣ⁻¹A = RRᵀ,
 
