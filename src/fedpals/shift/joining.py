@@ -77,6 +77,6 @@ def recommended(
     calibrated = own.calibrated(calibrate(own(told.features), told.labels, target, shift))
     if not np.isfinite(gaussian.bias[wanted]).all():
         return calibrated
-    has_prior = np.where(wanted, 0.0, -np.inf)
-    other = gaussian.calibrated(calibrate(gaussian(told.features), told.labels, target, has_prior))
+    no_shift = np.where(wanted, 0.0, -np.inf)  # the Gaussian head has log T built in
+    other = gaussian.calibrated(calibrate(gaussian(told.features), told.labels, target, no_shift))
     return calibrated.joined(other)
