@@ -29,9 +29,9 @@ _SUM_TOLERANCE = 1e-6
 """How far probabilities may miss 1 when nothing is known about how they were rounded."""
 
 
-def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Cut ``rows`` into slices whose blocks of ``columns`` entries a row fit in the cache."""
-    step = max(1, _BLOCK // max(1, columns))
+def row_blocks(rows: int, columns: int, entries: int = _BLOCK) -> Iterator[slice]:
+    """Cut ``rows`` into slices whose blocks of ``columns`` entries a row have up to ``entries`` in all."""
+    step = max(1, entries // max(1, columns))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 
@@ -158,18 +158,25 @@ def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
     rows, columns = counts.shape
     # A column at a time is how the solver reads a tall table.
     table = np.empty((rows, columns), order="F" if rows > 512 * columns else "C")
-    sizes = np.empty(rows)
-    ones = np.ones(columns)
+    # Read as unsigned, a negative number is 2⁶³ or more, which its client's size gives away: no look at each is needed.
+    unsigned = counts.dtype == np.int64
+    readable = counts.view(np.uint64) if unsigned else counts
     whole = counts.dtype.kind in "bui"
     for block in row_blocks(rows, columns):
         part = table[block]
-        part[...] = counts[block]
-        if not (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
-            at = int(np.argmax(_not_counts(part)))
-            row, column = divmod(at, columns)
-            raise _BadCount(block.start + row, column, float(part[row, column]))
-        np.matmul(part, ones, out=sizes[block])
+        part[...] = readable[block]
+        if unsigned or (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
+            continue
+        raise _first_bad(part, block.start)
+    sizes = table @ np.ones(columns)
+    if unsigned and sizes.max() >= 2.0**63:
+        raise _first_bad(counts.astype(np.float64))
     return table, sizes
+
+
+def _first_bad(values: Vector, start: int = 0) -> _BadCount:
+    row, column = divmod(int(np.argmax(_not_counts(values))), values.shape[1])
+    return _BadCount(start + row, column, float(values[row, column]))
 
 
 def _from_sparse(counts: Any) -> tuple[sparse.csr_array, Vector]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from scipy.optimize import nnls
 
 import fedpals
 import fedpals.weights.certificate
 import fedpals.weights.dual
+import fedpals.weights.limit
+import fedpals.weights.projection
 from fedpals.rng import generator
+from fedpals.weights.problem import Problem
 from tests.weights.problems import Drawn, problems
 
 COUNTS = np.array([[80, 20, 0], [10, 60, 30], [5, 5, 40]])
@@ -144,6 +149,72 @@ def test_many_clients_of_which_each_that_a_sketch_would_take_is_empty(form: Any)
     held = counts.sum(axis=1) > 0
     assert not weights.alpha[~held].any()
     assert weights.alpha[held] == pytest.approx(fedpals.solve(counts[held], target, lam=100).alpha, abs=1e-12)
+
+
+def test_the_projection_is_one_where_scipy_s_least_squares_is_not_least() -> None:
+    """Clients of equal size with three labels each; scipy 1.17 gives the third and fourth a tenth of the weight."""
+    held = [[1, 3, 4], [1, 3, 5], [1, 4, 5], [1, 8, 9], [2, 5, 7]]
+    counts = np.array([[133 * (label in labels) for label in range(10)] for labels in held])
+    target = np.isin(np.arange(10), [0, 4, 7]) / 3
+    projection = fedpals.coverage(counts, target)
+    assert projection.alpha == pytest.approx([0.5, 0, 0, 0, 0.5])
+    assert projection.distance == pytest.approx(5 / 18, rel=1e-12)
+    assert fedpals.solve(counts, target, lam=0).ess == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_least_squares_ends_at_a_minimum_from_wherever_scipy_s_ended(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(9, 7))
+    b = np.eye(9)[0]
+    best, _ = nnls(A, b)
+    monkeypatch.setattr(fedpals.weights.projection, "nnls", lambda *_, **__: (np.maximum(rng.normal(size=7), 0), 0.0))
+    assert fedpals.weights.projection._nonnegative(A, b) == pytest.approx(best, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_little_of_a_label_that_no_client_has(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = np.zeros((100, 3), dtype=np.int64)
+    for _ in range(3):
+        counts[np.arange(100), rng.integers(0, 2, 100)] += rng.integers(5, 2000, 100)
+    missing = 10 ** rng.uniform(-7, -5)
+    projection = fedpals.coverage(counts, np.array([*(rng.dirichlet([1, 1]) * (1 - missing)), missing]))
+    assert not projection.covered
+    # Of the closest mix each of the two labels has half of what is missing more.
+    assert projection.distance == pytest.approx(1.5 * missing**2, rel=1e-6)
+
+
+def test_the_limit_leaves_nobody_out_for_what_is_unknown_of_the_projection() -> None:
+    counts = np.array([[40, 10, 0], [10, 40, 0], [25, 25, 0], [30, 20, 0]])
+    problem = Problem.of(fedpals.LabelCounts.of(counts), np.array([0.45, 0.35, 0.2]))
+    known = fedpals.weights.projection.project(problem)
+    off = np.array([2e-11, -2e-11, 0.0])
+    vague = replace(known, point=known.point + off, error=3e-11)
+    alpha, _ = fedpals.weights.limit.limit(problem, known)
+    assert (alpha > 0).all()
+    assert fedpals.weights.limit.limit(problem, vague)[0] == pytest.approx(alpha, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_few_samples_that_have_to_stand_for_many(seed: int) -> None:
+    """Sizes from 1 to a million, and a target of a few labels that the large clients do not have."""
+    rng = np.random.default_rng(seed)
+    sizes = np.exp(rng.normal(5, 3, 150)) + 1
+    counts = np.floor(rng.dirichlet(np.full(10, 0.05), 150) * sizes[:, None]).astype(np.int64)
+    target = rng.dirichlet(np.full(10, 0.05))
+    limit, near = (fedpals.solve(counts, target, lam=lam * counts.sum()) for lam in (0, 1e-11))
+    assert limit.distance == pytest.approx(limit.projection_distance, abs=1e-12)
+    assert limit.ess <= near.ess * (1 + 1e-6)
+
+
+def test_an_ess_whose_slope_rounding_spoils_is_found() -> None:
+    counts = [[982, 996, 1006], [989, 961, 984], [983, 1002, 928]]
+    target = {"a": 1 - 1.306312e-05, "b": 8.514e-08, "c": 1.297798e-05}
+    named = fedpals.LabelCounts.of(counts, labels=list(target))
+    assert fedpals.solve(named, target, ess=0.4582).ess == pytest.approx(0.4582, abs=1e-8)
 
 
 def test_exactly_one_of_lam_and_ess() -> None:

@@ -21,6 +21,8 @@ from fedpals.errors import CertificateError
 from fedpals.labels import Vector
 from fedpals.weights.problem import Problem
 
+GOOD = 1e-9
+"""A larger relative gap is worth trying another way."""
 _WORST = 1e-6
 """Largest relative gap an answer may have. Usual is less than 1e-20; it takes a λ near 0, or clients
 that differ in the ninth digit, to come close."""

@@ -10,6 +10,7 @@ rows of S and T sum to 1. We work in u = z − 1: u = 0 is FedAvg, so a huge λ 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,12 +23,16 @@ _MAX_STEPS = 200
 _DIRECT = 1e-5
 """Below this μ Newton is led there in stages; above it starts at once."""
 _STAGE = 0.03
-_SKETCHED = 1e-2
+_SKETCHED = 4e-3
 """Accuracy of a sketch's solution: it is a start, and as a sample no better than this."""
 _NEAR = 1e4
 """Within so many roundings of zero, steps that no longer halve F are the end of what can be had."""
 _SKETCH = 1024
 """Rows of a sketch that is solved first where there are several times as many clients, to start from."""
+
+
+_COARSE = 2e-4
+"""From such an F a Newton step leads to one that all digits of Sᵀα are needed for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +81,33 @@ class Newton:
         sketch = max(_SKETCH, 10 * u.size)
         if self.problem.w.size > 8 * sketch:
             start = Newton(self.problem.sketch(sketch)).solve(mu, accuracy=_SKETCHED).u
-            return self.descend(mu, start)
+            return self.descend(mu, self.approach(mu, start))
         stage = 1e-3
         while mu < _DIRECT and stage > mu:
             u = self.descend(stage, u).u
             stage = max(mu, stage * _STAGE)
         return self.descend(mu, u, accuracy=accuracy)
+
+    def approach(self, mu: float, u: Vector) -> Vector:
+        """Full Newton steps without Sᵀα: where G is at hand it is G·z, which is as exact as G is.
+
+        Rows of S sum to 1, so that v = S·z with z = 1 + u, and Sᵀ(w·v₊) = G·z over the active clients.
+        Ends with the step whose outcome G may be too coarse to judge, or that does not help.
+        """
+        p, best, least = self.problem, u, math.inf
+        while True:
+            mean = u.mean()
+            v = p.scores(u - mean)
+            v += 1.0 + mean
+            G = self.gram(v, mu)
+            F = G @ (1.0 + u) + mu * centred(u) - p.T
+            residual = float(np.abs(F).max())
+            if residual > 0.5 * least:
+                return best
+            best, least = u, residual
+            u = u + self.inverse(G, mu, -F)
+            if residual < _COARSE:
+                return u
 
     def descend(self, mu: float, u: Vector, centre: Vector | float = 0.0, accuracy: float = 0.0) -> Point:
         """Newton steps with an exact line search, until F is at most ``accuracy``, or rounding.
@@ -94,7 +120,7 @@ class Newton:
             rounding = EPS * (1.0 + float(np.abs(best.u).max()))
             if best.residual <= max(accuracy, 4 * rounding) or stalls == 2:
                 break
-            point = self._search(point, self.inverse(point.v, mu, -point.F), mu, centre)
+            point = self._search(point, self.inverse(self.gram(point.v, mu), mu, -point.F), mu, centre)
             if point.residual > 0.5 * best.residual and best.residual <= _NEAR * rounding:
                 stalls += 1
             if point.residual < best.residual:
@@ -116,32 +142,32 @@ class Newton:
         if self._active is not None and self._precision is precision:
             flipped = np.flatnonzero(active != self._active)
             if flipped.size * 2 < active.size and self._updates < 50:
-                entered = active[flipped]
-                for rows, sign in ((flipped[entered], 1.0), (flipped[~entered], -1.0)):
-                    if rows.size:
-                        self._gram = self._gram + sign * p.gram(p.w[rows], rows, precision)
-                        self._updates += 1
+                if flipped.size:
+                    change = np.where(active[flipped], 1.0, -1.0) * p.w[flipped]
+                    self._gram = self._gram + p.gram(change, flipped, precision)
+                    self._updates += 1
                 self._active = active
                 return self._gram
         rows = np.flatnonzero(active)
-        if rows.size * 4 < active.size:
+        if rows.size < active.size * (0.9 if p.by_rows else 0.25):
             self._gram = p.gram(p.w[rows], rows, precision)
         else:
             self._gram = p.gram(p.w * active, precision=precision)
         self._active, self._updates, self._precision = active, 0, precision
         return self._gram
 
-    def inverse(self, v: Vector, mu: float, rhs: Vector) -> Vector:
-        """Solve (G + μP) x = rhs in a basis that any μ and any label mix can take.
+    def inverse(self, G: Vector, mu: float, rhs: Vector) -> Vector:
+        """Solve (G + μP) x = rhs, where μ is far from 1 in a basis that any μ and any label mix can take.
 
         P vanishes on the constant vector, where only G counts, so that vector takes the place of
         the target's most common label in the basis; then scaling the diagonal to 1 is enough.
         """
-        G, j = self.gram(v, mu), self._common
-        K = rhs.size
-        ones = G.sum(axis=1)
+        j, K = self._common, rhs.size
         H = G - mu / K
         H.flat[:: K + 1] += mu
+        if _DIRECT < mu < 1.0:
+            return np.asarray(np.linalg.solve(H, rhs), dtype=np.float64)
+        ones = G.sum(axis=1)
         H[j] = H[:, j] = ones
         H[j, j] = max(float(ones.sum()), EPS)
         b = rhs.copy()

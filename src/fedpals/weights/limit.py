@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpals.labels import Vector
-from fedpals.weights.certificate import Certificate
+from fedpals.weights.certificate import GOOD, Certificate
 from fedpals.weights.dual import Newton, centred
 from fedpals.weights.problem import EPS, Problem
-from fedpals.weights.projection import Projection, least_squares
+from fedpals.weights.projection import AFFORDABLE, Projection, least_squares
 
 _FEW = 128
 """Up to so many clients the steps use least squares, which stands any conditioning; above, Newton."""
@@ -33,26 +33,35 @@ def limit(problem: Problem, projection: Projection) -> tuple[Vector, Certificate
     """Return α at λ → 0⁺ and its certificate, whose objective is Σ α_i²/w_i."""
     rows = _face(problem, projection)
     face = Problem(problem.C[rows], problem.n[rows], projection.point)
-    step = _LeastSquaresStep(face) if rows.size <= _FEW else _NewtonStep(face)
-    on_face, multiplier = _multipliers(face, step)
-    on_face = _polish(face, on_face)
-    on_face /= on_face.sum()
+    on_face, certificate = _on_face(face, _LeastSquaresStep if rows.size <= _FEW else _NewtonStep, projection.error)
+    if certificate.relative_gap > GOOD and _FEW < rows.size <= AFFORDABLE:
+        on_face, certificate = _on_face(face, _LeastSquaresStep, projection.error)
     alpha = np.zeros_like(problem.w)
     alpha[rows] = on_face
-    return alpha, _certify(face, on_face, multiplier, projection.error)
+    return alpha, certificate
+
+
+def _on_face(face: Problem, kind: type[_LeastSquaresStep | _NewtonStep], drift: float) -> tuple[Vector, Certificate]:
+    """Return the weights of largest ESS with Sᵀα = p*, and their certificate given that p* may be off by ``drift``."""
+    alpha, multiplier = _multipliers(face, kind(face))
+    alpha = _polish(face, alpha)
+    alpha /= alpha.sum()
+    return alpha, _certify(face, alpha, multiplier, drift)
 
 
 def _face(p: Problem, projection: Projection) -> npt.NDArray[np.intp]:
     """Clients that may have weight in a projection of T.
 
     Those furthest in the direction r = T − p* (all, where T is covered), without those that have a
-    label p* lacks: no other client could make up for it.
+    label p* lacks: no other client could make up for it. Who may be furthest, given how well p* is known, is
+    kept: Sᵀα = p* gives him no weight if he is not, whereas a client who is left out can have none.
     """
     possible = p.w > 0
     if not projection.covered:
         r = p.T - projection.point
         price = np.where(possible, p.scores(r), -np.inf)
-        noise = 1e-12 * float(np.abs(r).max()) + 4 * p.mix_rounding * float(projection.point.max())
+        rounding = 1e-12 * float(np.abs(r).max()) + 4 * p.mix_rounding * float(projection.point.max())
+        noise = rounding + 2.0 * projection.error
         possible = price >= price.max() - noise
     lacking = (projection.point <= 0).astype(np.float64)
     if lacking.any():

@@ -21,6 +21,8 @@ from fedpals.labels import LabelCounts, Matrix, Vector, row_blocks
 Precision: TypeAlias = type[np.float32] | type[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)
+_SHARED_BLOCK = 1 << 19
+"""Entries of a block that BLAS's threads share: four megabytes are worth waking them up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,11 @@ class Problem:
     @cached_property
     def _inverse_n(self) -> Vector:
         return np.divide(1.0, self.n, out=np.zeros_like(self.n), where=self.n > 0)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether rows of C lie in memory one after the other, which makes them cheap to pick."""
+        return isinstance(self.C, np.ndarray) and self.C.flags.c_contiguous
 
     @cached_property
     def score_rounding(self) -> float:
@@ -82,7 +89,7 @@ class Problem:
             v += offset
             return v, self.mix_samples(np.maximum(v, 0.0))
         v, total = np.empty_like(self.n), np.zeros_like(u)
-        for block in row_blocks(v.size, u.size):
+        for block in row_blocks(v.size, u.size, _SHARED_BLOCK):
             part, here = self.C[block], v[block]
             np.matmul(part, u, out=here)
             here *= self._inverse_n[block]
@@ -99,18 +106,20 @@ class Problem:
     def gram(
         self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: Precision = np.float64
     ) -> Vector:
-        """Sᵀ·diag(weights)·S over ``rows`` (all of them by default), K×K; weights ≥ 0."""
+        """Sᵀ·diag(weights)·S over ``rows`` (all of them by default), K×K."""
         K = self.T.size
         inverse_n = self._inverse_n if rows is None else self._inverse_n[rows]
         if sparse.issparse(self.C):
             C = self.C if rows is None else self.C[rows]
             return np.asarray((C.T @ sparse.diags_array(weights * inverse_n * inverse_n) @ C).toarray())
         total = np.zeros((K, K))
-        roots = (np.sqrt(weights) * inverse_n).astype(precision)[:, None]
+        roots = (np.sqrt(np.abs(weights)) * inverse_n).astype(precision)[:, None]
+        signs = np.sign(weights).astype(precision)[:, None] if weights.min(initial=0.0) < 0 else None
         for block in row_blocks(weights.size, K):
-            part: npt.NDArray[Any] = self.C[block if rows is None else rows[block]].astype(precision)
+            part: npt.NDArray[Any] = self.C[block] if rows is None else self.C.take(rows[block], axis=0)
+            part = part.astype(precision)
             part *= roots[block]
-            total += part.T @ part
+            total += part.T @ (part if signs is None else signs[block] * part)
         return total
 
     def per_sample(self, alpha: Vector) -> Vector:
@@ -139,6 +148,10 @@ class Problem:
         standing_for = self.n[small].sum() / max(1.0, self.n[some].sum())
         kept = np.concatenate([large, some])
         times = np.repeat([1.0, standing_for], [large.size, some.size])
-        C = self.C[kept]
-        scaled: Any = times[:, None] * C if isinstance(C, np.ndarray) else sparse.diags_array(times) @ C
-        return Problem(scaled, times * self.n[kept], self.T)
+        C: Any = self.C[kept]
+        if sparse.issparse(C):
+            scale: Any = sparse.diags_array(times)
+            C = scale @ C
+        else:
+            C *= times[:, None]
+        return Problem(C, times * self.n[kept], self.T)

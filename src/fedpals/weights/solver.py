@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector, match
-from fedpals.weights.certificate import EXACT, Certificate, certify, certify_primal
+from fedpals.weights.certificate import EXACT, GOOD, Certificate, certify, certify_primal
 from fedpals.weights.dual import Newton, Point, centred
 from fedpals.weights.limit import limit
 from fedpals.weights.problem import Problem
-from fedpals.weights.projection import Projection, least_squares, project
+from fedpals.weights.projection import AFFORDABLE, Projection, least_squares, project
 from fedpals.weights.tradeoff import mu_for_ess
 
 _SMALL = 48
@@ -148,12 +148,21 @@ class _Instance:
         marginal, mean = point.marginal / total, float(point.u.mean())
         certificate = certify(p, alpha, marginal, mu, centred(point.u), 1.0 + mean, point.v)
         if certificate.relative_gap > _TIGHT:
-            support = np.flatnonzero(alpha)
-            if support.size <= max(_SMALL, p.T.size):
-                polished = self._by_least_squares(support, mu)
+            alpha, certificate = self._polished(mu, alpha, certificate)
+        return Weights(alpha, mu * p.N, certificate.checked(), self)
+
+    def _polished(self, mu: float, alpha: Vector, certificate: Certificate) -> tuple[Vector, Certificate]:
+        """Correct α by least squares: over its support, or where that is not enough over all clients, if few enough."""
+        p = self.problem
+        for rows, most, bound in (
+            (np.flatnonzero(alpha), max(_SMALL, p.T.size), _TIGHT),
+            (np.flatnonzero(p.w), AFFORDABLE, GOOD),
+        ):
+            if certificate.relative_gap > bound and rows.size <= most:
+                polished = self._by_least_squares(rows, mu)
                 if polished[1].gap < certificate.gap:
                     alpha, certificate = polished
-        return Weights(alpha, mu * p.N, certificate.checked(), self)
+        return alpha, certificate
 
     def _by_least_squares(self, rows: npt.NDArray[np.intp] | slice, mu: float) -> tuple[Vector, Certificate]:
         """Optimise over ``rows`` alone; the certificate says whether that is the optimum over all."""

@@ -13,11 +13,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedpals.errors import CertificateError
 from fedpals.labels import Vector
 from fedpals.weights.dual import Newton, Point, centred
 from fedpals.weights.problem import EPS, Problem
 
 _TOLERANCE = 1e-9
+_AMISS = 1e-6
+"""An ESS that far from the wanted one is another."""
 _MAX_SOLVES = 100
 _NEAR_ZERO = 1e-4
 """Below this μ it is worth knowing whether the wanted ESS can be had at all."""
@@ -53,7 +56,7 @@ def mu_for_ess(
     p = newton.problem
     mu, u = start or (initial_mu(p, ess), None)
     wanted = 1.0 / math.sqrt(1.0 / ess - 1.0)
-    low, high = 0.0, math.inf
+    low, high, last = 0.0, math.inf, (0.0, 0.0, math.inf)
     point: Point | None = None
     reachable = False
     for _ in range(_MAX_SOLVES):
@@ -67,11 +70,21 @@ def mu_for_ess(
             break
         value = 1.0 / math.sqrt(q1) if q1 > 0 else math.inf
         low, high = (mu, high) if value < wanted else (low, mu)
-        pu = centred(point.u)
-        bend = float(pu @ pu) - mu * float(pu @ newton.inverse(point.v, mu, pu))
-        step = mu + (wanted - value) / (bend * value**3) if bend > 0 and q1 > 0 else low
+        last_mu, last_value, last_miss = last
+        miss = abs(value - wanted)
+        if miss > 0.1 * last_miss:  # a slope that rounding has spoilt: of the last two points then
+            slope = (value - last_value) / (mu - last_mu)
+        else:
+            pu = centred(point.u)
+            bend = float(pu @ pu) - mu * float(pu @ newton.inverse(newton.gram(point.v, mu), mu, pu))
+            slope = bend * value**3 if q1 > 0 else 0.0
+        step = mu + (wanted - value) / slope if slope > 0 else low
         if not low < step < high:
             step = 0.1 * high if low == 0.0 else 10.0 * low if high == math.inf else math.sqrt(low * high)
+        last = mu, value, miss
         mu = step
     assert point is not None
+    found = 1.0 / (1.0 + excess(p, point))
+    if abs(found - ess) > _AMISS:
+        raise CertificateError(f"no lam was found whose ess is {ess:g}: next to it there is {found:g}; ask for that")
     return mu, point
