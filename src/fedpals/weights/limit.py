@@ -131,7 +131,11 @@ def _polish(p: Problem, alpha: Vector) -> Vector:
 
 
 def _certify(p: Problem, alpha: Vector, y: Vector, drift: float) -> Certificate:
-    """Bound the gap by 2 z·(Sᵀα − p*), and the error in α by that residual in the metric of G⁺."""
+    """Bound the gap by 2 z·(Sᵀα − p*), and the error in α by that residual in the metric of G⁺.
+
+    Each step solves its shifted problem exactly, so that α is the optimum for its own mix Sᵀα: only how far that
+    is from p* can make a difference.
+    """
     residual = np.abs(p.mix(alpha) - p.T) + p.mix_rounding * p.T
     size = float(np.linalg.norm(residual)) + drift
     ratio = p.per_sample(alpha)
