@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,26 @@ def test_any_kind_of_table_gives_the_same_marginals(make: Any) -> None:
     assert counts.total == 12.0
 
 
-def test_validation_reaches_the_last_of_many_blocks() -> None:
-    table = np.ones((100_000, 10))
+@pytest.mark.parametrize("kind", [np.float64, np.int64, np.int32, np.int8])
+def test_validation_reaches_the_last_of_many_blocks(kind: type[np.generic]) -> None:
+    table = np.ones((100_000, 10), dtype=kind)
     table[99_999, 7] = -1
     with pytest.raises(InputError, match=r"client 'row 99999', label 'column 7': -1 is negative"):
         LabelCounts.of(table)
+
+
+@pytest.mark.parametrize("value", [-1, np.iinfo(np.int64).min])
+def test_the_first_of_several_negative_counts_is_named(value: int) -> None:
+    table = np.full((3, 2), 10**15)
+    table[1, 1] = table[2, 0] = value
+    with pytest.raises(InputError, match=re.escape(f"client 'row 1', label 'column 1': {value:g} is negative")):
+        LabelCounts.of(table)
+    with pytest.raises(InputError, match="client 'row 0', label 'column 0'"):
+        LabelCounts.of(table[::-1, :1])
+
+
+def test_counts_that_are_large_but_not_negative() -> None:
+    assert LabelCounts.of([[2**62, 2**62], [1, 2]]).sizes.tolist() == [2.0**63, 3.0]
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
             continue
         raise _first_bad(part, block.start)
     sizes = table @ np.ones(columns)
-    if unsigned and sizes.max() >= 2.0**63:
+    if unsigned and sizes.max() >= 2.0**63 and counts.min() < 0:
         raise _first_bad(counts.astype(np.float64))
     return table, sizes
 
