@@ -29,8 +29,6 @@ _NEAR = 1e4
 """Within so many roundings of zero, steps that no longer halve F are the end of what can be had."""
 _SKETCH = 1024
 """Rows of a sketch that is solved first where there are several times as many clients, to start from."""
-
-
 _COARSE = 2e-4
 """From such an F a Newton step leads to one that all digits of Sᵀα are needed for."""
 
@@ -157,7 +155,7 @@ class Newton:
         return self._gram
 
     def inverse(self, G: Vector, mu: float, rhs: Vector) -> Vector:
-        """Solve (G + μP) x = rhs, where μ is far from 1 in a basis that any μ and any label mix can take.
+        """Solve (G + μP) x = rhs, for a μ far from 1 or few active clients in a basis that can take any of them.
 
         P vanishes on the constant vector, where only G counts, so that vector takes the place of
         the target's most common label in the basis; then scaling the diagonal to 1 is enough.
@@ -165,7 +163,7 @@ class Newton:
         j, K = self._common, rhs.size
         H = G - mu / K
         H.flat[:: K + 1] += mu
-        if _DIRECT < mu < 1.0:
+        if _DIRECT < mu < 1.0 and G.sum() > _DIRECT:
             return np.asarray(np.linalg.solve(H, rhs), dtype=np.float64)
         ones = G.sum(axis=1)
         H[j] = H[:, j] = ones

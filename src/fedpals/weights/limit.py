@@ -53,8 +53,8 @@ def _face(p: Problem, projection: Projection) -> npt.NDArray[np.intp]:
     """Clients that may have weight in a projection of T.
 
     Those furthest in the direction r = T − p* (all, where T is covered), without those that have a
-    label p* lacks: no other client could make up for it. Who may be furthest, given how well p* is known, is
-    kept: Sᵀα = p* gives him no weight if he is not, whereas a client who is left out can have none.
+    label p* lacks: no other client could make up for it. A client that may be furthest, given how well p* is
+    known, is kept: if it is not, Sᵀα = p* gives it no weight, whereas one that is left out could not have any.
     """
     possible = p.w > 0
     if not projection.covered:

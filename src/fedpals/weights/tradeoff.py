@@ -19,8 +19,8 @@ from fedpals.weights.dual import Newton, Point, centred
 from fedpals.weights.problem import EPS, Problem
 
 _TOLERANCE = 1e-9
-_AMISS = 1e-6
-"""An ESS that far from the wanted one is another."""
+_AMISS = 1e-3
+"""An ESS that differs from the wanted one by such a share is another; next to λ = 0 it has no more digits than that."""
 _MAX_SOLVES = 100
 _NEAR_ZERO = 1e-4
 """Below this μ it is worth knowing whether the wanted ESS can be had at all."""
@@ -85,6 +85,6 @@ def mu_for_ess(
         mu = step
     assert point is not None
     found = 1.0 / (1.0 + excess(p, point))
-    if abs(found - ess) > _AMISS:
+    if abs(found - ess) > _AMISS * ess:
         raise CertificateError(f"no lam was found whose ess is {ess:g}: next to it there is {found:g}; ask for that")
     return mu, point
