@@ -110,7 +110,7 @@ def _print_clients(console: Console, solution: Weights) -> None:
     shown = np.argsort(-alpha, kind="stable")[:_SHOWN]
     scale = _BAR / float(alpha.max())
     for i in sorted(shown) if alpha.size <= _SHOWN else shown:
-        bar = "█" * round(float(alpha[i]) * scale) or ("▏" if alpha[i] > 0 else "")
+        bar = "█" * round(float(alpha[i]) * scale) or ("▏" if alpha[i] > solution.certificate.error else "")
         table.add_row(
             escape(counts.client(i)),
             f"{counts.sizes[i]:,.0f}",
