@@ -17,6 +17,7 @@ import torch
 from flwr.app import Message
 from safetensors.torch import load_file
 
+from fedpals import checkpoint
 from fedpals.flower import FedAvg
 from fedpals.flower.certificates import make_certificates
 from fedpals.flower.deployment import Deployment, end_all, environment, free_port
@@ -129,6 +130,27 @@ def test_a_deployment_over_tls_survives_the_death_of_a_node_and_refuses_stranger
     grid.spoil[grid.node(1)] = dies
     expected = FedAvg(worker.federation.target, fraction_evaluate=0.0).start(grid, initial(worker), num_rounds=2)
     assert torch.equal(written(out, worker), flat(expected.arrays, worker))
+
+
+def test_the_recommended_layer_that_real_nodes_tell_of_is_the_simulators(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"clients": 3, "labels_per_client": 3, "model": "logistic", "method": "fedpals"}
+    settings |= {"ess": 0.5, "rounds": 1, "held_out": 0.2}
+    out, log = tmp_path / "model.safetensors", tmp_path / "log"
+    with Deployment() as deployment:
+        for number in range(2):
+            deployment.node(number, 2)
+        wait_for(lambda: deployment.online() == 2, deployment.logs)
+        with log.open("wb") as file:
+            running = deployment.run(APP, [config(out=str(out), **settings)], output=file)
+        wait_for(lambda: running.poll() is not None, log.read_text)
+        assert deployment.status() == "finished:completed", log.read_text() + deployment.logs()
+    record = simulate(Run(task="digits", **settings), tmp_path)
+    expected, _ = checkpoint.load(record.model.with_stem("model-recommended"))
+    found = load_file(out)
+    assert found
+    assert all(torch.equal(found[key], expected[key]) for key in found)
+    accuracy = record.result()["selected"]["recommended"]["test"]["accuracy"]
+    assert f"With the recommended layer: accuracy {accuracy:.4f}" in log.read_text()
 
 
 def test_fedpals_flower_up_leaves_nothing_behind_after_an_interruption(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr.app import Context
 
 from fedpals.flower import Trainee, client_app
-from fedpals_app.config import worker
+from fedpals_app.config import given, worker
 
 
 def load(context: Context) -> Trainee:
@@ -13,8 +13,10 @@ def load(context: Context) -> Trainee:
     w = worker(context.run_config)
     number = int(context.node_config["partition-id"])
     x, y = w.client(number)
-    # With held_out=0.1 as well, the server estimates after every round what the model is worth in the target.
-    return Trainee(w.model, x, y, len(w.federation.dataset.labels), w.plan, number, w.run.seed)
+    # Where it is set, the server estimates after every round what the model is worth in the target.
+    share = given(context.run_config).get("held_out")
+    held_out = None if share is None else float(share)
+    return Trainee(w.model, x, y, len(w.federation.dataset.labels), w.plan, number, w.run.seed, held_out)
 
 
 app = client_app(load)

@@ -15,8 +15,12 @@ def given(config: Mapping[str, bool | int | float | str]) -> dict[str, bool | in
 
 
 def worker(config: Mapping[str, bool | int | float | str]) -> Worker:
-    """Return data, network and training plan of the configured run; built once per process."""
-    run = Run.model_validate({key: value for key, value in given(config).items() if key in Run.model_fields})
+    """Return data, network and training plan of the configured run; built once per process.
+
+    Samples are held out by the clients themselves, so that is not part of it.
+    """
+    keys = Run.model_fields.keys() - {"held_out"}
+    run = Run.model_validate({key: value for key, value in given(config).items() if key in keys})
     return _build(run.model_dump_json(exclude_none=True))
 
 

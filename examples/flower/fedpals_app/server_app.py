@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from logging import INFO
 from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
 from fedpals.evaluation import metrics
 from fedpals.flower import strategy
+from fedpals.shift import Head
 from fedpals_app.config import given, worker
 
 app = ServerApp()
@@ -23,10 +26,13 @@ def main(grid: Grid, context: Context) -> None:
     run, federation = w.run, w.federation
     x, y = w.samples(federation.test)
 
-    def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(number: int, arrays: ArrayRecord, layer: Head | None = None) -> MetricRecord:
         del number
         w.model.network.load_state_dict(arrays.to_torch_state_dict())
-        told = metrics(y.numpy(), w.model.logits(x).argmax(dim=1).numpy(), len(federation.dataset.labels))
+        logits = w.model.logits(x).numpy()
+        if layer is not None and (features := w.model.features(x)) is not None:
+            logits = layer(features.double().numpy())  # unlike arrays it can recognise a label that no client has
+        told = metrics(y.numpy(), logits.argmax(axis=1), len(federation.dataset.labels))
         return MetricRecord({"accuracy": told.accuracy, "macro_f1": told.macro_f1})
 
     method = strategy(
@@ -42,5 +48,9 @@ def main(grid: Grid, context: Context) -> None:
     )
     initial = ArrayRecord(dict(w.model.network.state_dict()))
     result = method.start(grid, initial, run.rounds, float(config["timeout"]), evaluate_fn=evaluate)
+    arrays = result.arrays
+    if "held_out" in config:
+        arrays, layer = method.with_recommended_layer()
+        log(INFO, "With the recommended layer: accuracy %.4f", evaluate(run.rounds, arrays, layer)["accuracy"])
     if "out" in config:
-        save_file(dict(result.arrays.to_torch_state_dict()), Path(str(config["out"])))
+        save_file(dict(arrays.to_torch_state_dict()), Path(str(config["out"])))
