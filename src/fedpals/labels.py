@@ -165,9 +165,10 @@ def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
     for block in row_blocks(rows, columns):
         part = table[block]
         part[...] = readable[block]
-        if unsigned or (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
+        if unsigned:
             continue
-        raise _first_bad(part, block.start)
+        if not (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
+            raise _first_bad(part, block.start)
     sizes = table @ np.ones(columns)
     if unsigned and sizes.max() >= 2.0**63 and counts.min() < 0:
         raise _first_bad(counts.astype(np.float64))
@@ -175,6 +176,7 @@ def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
 
 
 def _first_bad(values: Vector, start: int = 0) -> _BadCount:
+    """Return the first of ``values`` that is no count; its rows are counted from ``start``."""
     row, column = divmod(int(np.argmax(_not_counts(values))), values.shape[1])
     return _BadCount(start + row, column, float(values[row, column]))
 
