@@ -14,7 +14,6 @@ import argparse
 import json
 import logging
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,38 +28,15 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedpals.flower import FedPALS, add_labelcounts
-from fedpals.flower.deployment import end_all, environment, free_port
 from fedpals.rng import generator
+from simulation_rounds.flower_simulation import run_simulation
 
 LABELS, INPUTS = 10, 64
 WANTED = 0.05
 """Share of a round that the strategy may add."""
 LIMIT_SECONDS = 900.0
-_OUT = "FEDPALS_BENCHMARK_OUT"
-
-_PROJECT = """
-[project]
-name = "bench"
-version = "1.0.0"
-description = ""
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "bench"
-[tool.flwr.app.components]
-serverapp = "bench.app:server"
-clientapp = "bench.app:client"
-[tool.flwr.app.config]
-clients = 10
-rounds = 10
-participation = 1.0
-"""
-_MODULE = """
-from flower import make_client, make_server
-
-server = make_server()
-client = make_client()
-"""
+_OUTPUT = "FEDPALS_BENCHMARK_OUT"
+"""Environment variable that tells the server where to write its times."""
 
 
 def counts_of(number: int) -> npt.NDArray[np.int64]:
@@ -99,7 +75,7 @@ def make_server() -> ServerApp:
         # λ that leaves every client some weight, so that both strategies train as many.
         ours = rounds_of(FedPALS(target, lam=1e5, **settings), grid)
         rows = [(theirs(), ours()) for _ in range(int(config["rounds"]) + 1)]
-        Path(os.environ[_OUT]).write_text(json.dumps(rows[1:]))
+        Path(os.environ[_OUTPUT]).write_text(json.dumps(rows[1:]))
 
     app.main()(main)
     return app
@@ -131,33 +107,17 @@ def rounds_of(strategy: Strategy, grid: Grid) -> Callable[[], tuple[float, float
 
 def measure(clients: int, rounds: int, participation: float) -> npt.NDArray[np.float64]:
     """Return (rounds, 2 strategies, seconds in all and of the strategy), from one simulation."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        home, out, package = folder / "home", folder / "rows.json", folder / "app" / "bench"
-        home.mkdir()
-        package.mkdir(parents=True)
-        (package.parent / "pyproject.toml").write_text(_PROJECT)
-        (package / "__init__.py").write_text("")
-        (package / "app.py").write_text(_MODULE)
-        (home / "config.toml").write_text('[superlink]\ndefault = "local"\n[superlink.local]\naddress = ":local:"\n')
-        command = ["flwr", "run", str(package.parent), "local", "--stream"]
-        command += ["--run-config", f"clients={clients} rounds={rounds} participation={participation}"]
-        command += ["--federation-config", f"num-supernodes={clients} client-resources-num-cpus=1"]
-        surroundings = environment(home) | {
-            _OUT: str(out),
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]),
-            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
-            "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
-        }
-        try:
-            done = subprocess.run(
-                command, env=surroundings, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-            )
-        finally:
-            end_all(home)
-        if not out.exists():
-            raise RuntimeError(f"the simulation left no times:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-        return np.array(json.loads(out.read_text()))
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "seconds.json"
+        run_simulation(
+            "flower",
+            output,
+            {"num-supernodes": clients, "client-resources-num-cpus": 1},
+            {_OUTPUT: str(output)},
+            config={"clients": clients, "rounds": rounds, "participation": participation},
+            limit=LIMIT_SECONDS,
+        )
+        return np.array(json.loads(output.read_text()))
 
 
 def main() -> None:

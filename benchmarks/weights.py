@@ -334,8 +334,9 @@ def main() -> None:
             else:
                 print(f"  {name:15s} {row['status']:>9s}")
         finished = {n: r["ratio"] for n, r in rows.items() if r["status"] == "ok"}
-        fastest = min(finished, key=lambda n: finished[n])
-        print(f"  fastest of all: {fastest}; our time is {1 / finished[fastest]:.2g} × its")
+        if finished:
+            fastest = min(finished, key=lambda n: finished[n])
+            print(f"  fastest of all: {fastest}; our time is {1 / finished[fastest]:.2g} × its")
         for what, limit in (("", np.inf), (f" that solves it to {SOLVED:g}", SOLVED)):
             general = {n: r for n, r in finished.items() if n in GENERAL and rows[n]["worse"] <= limit}
             if general:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fedpals.errors import CertificateError, FedpalsError, InputError
 from fedpals.labels import LabelCounts
-from fedpals.weights import Certificate, Projection, Weights, coverage, ess_grid, perturb, solve
+from fedpals.weights import Certificate, Projection, Weights, coverage, ess_grid, solve
 
 __version__ = version("fedpals")
 
@@ -24,6 +24,5 @@ __all__ = [
     "__version__",
     "coverage",
     "ess_grid",
-    "perturb",
     "solve",
 ]

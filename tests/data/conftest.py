@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedpals.data import files, task
+from fedpals.data import official, task
 
 PACS_DOMAINS = {"train": ("cartoon", "sketch"), "val": ("art_painting",), "test": ("photo",)}
 PACS_LABELS = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
@@ -20,7 +20,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Hide the data sets of this machine; yields the cache folder, which is empty."""
     monkeypatch.delenv("FEDPALS_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(files, "DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(official, "DEBIAN", tmp_path / "debian")
     task._load_once.cache_clear()
     yield tmp_path / "cache" / "fedpals"
     task._load_once.cache_clear()

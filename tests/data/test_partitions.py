@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedpals.data import Indices, partitions
+from fedpals.data import partitions
 from fedpals.data.partitions import Partition
 from fedpals.errors import InputError
-from fedpals.labels import Vector
+from fedpals.labels import Indices, Vector
 from fedpals.weights import coverage
 
 K = 5
@@ -217,7 +217,7 @@ class TestSynthetic:
         assert_disjoint(pool, *split.clients)
         assert split.target == pytest.approx([0.5 * (1 - delta), 0.25 * (1 + delta), 0.25 * (1 + delta)])
         # T_δ − T_proj = δ·(−1/2, 1/4, 1/4), orthogonal to the clients' line.
-        assert coverage(table(y, split.clients, 3), split.target).distance == pytest.approx(0.375 * delta**2)
+        assert coverage(table(y, split.clients, 3), split.target).squared_distance == pytest.approx(0.375 * delta**2)
 
     def test_delta_and_labels_are_checked(self) -> None:
         y, pool = labelled([60] * 3)

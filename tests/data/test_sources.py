@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpals.data import SOURCES, ImageFiles, available, get, load
-from fedpals.data.files import find
+from fedpals.data.official import find
 from fedpals.data.sources import gaussians
 from fedpals.errors import InputError, MissingExtraError
 from tests.data.conftest import PACS_LABELS, image

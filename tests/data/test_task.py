@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedpals.data import Federation, Indices, Task
+from fedpals.data import Federation, Task
 from fedpals.errors import InputError
+from fedpals.labels import Indices
 from tests.data.test_sources import need
 
 
@@ -102,7 +103,7 @@ class TestSampled:
         assert np.array_equal(plain.test, oracle.test)
         assert np.array_equal(plain.validation, oracle.validation)
         assert (np.abs(counts(oracle) - counts(oracle).sum(axis=1, keepdims=True) * plain.target) < 2).all()
-        assert oracle.coverage.distance < 1e-3 < plain.coverage.distance
+        assert oracle.coverage.squared_distance < 1e-3 < plain.coverage.squared_distance
 
     def test_an_oracle_has_the_clients_sizes_where_they_fit(self) -> None:
         plain = Task(samples_per_client=30).federation(0)
@@ -144,7 +145,7 @@ class TestSampled:
 def test_synthetic(delta: float) -> None:
     federation = Task(task="synthetic", delta=delta).federation(3)
     assert counts(federation).tolist() == [[20, 20, 0], [9, 0, 9]]
-    assert federation.coverage.distance == pytest.approx(0.375 * delta**2)
+    assert federation.coverage.squared_distance == pytest.approx(0.375 * delta**2)
     assert (federation.test.size, federation.validation.size) == (2000, 1000)
     assert_follows(federation)
     assert counts(Task(task="synthetic", delta=delta).federation(3, oracle=True)).sum(axis=1).tolist() == [

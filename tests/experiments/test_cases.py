@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpals.cli.reproduce import definitions
-from fedpals.data.files import search_path
+from fedpals.data.official import search_path
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case, CountsFile
-from fedpals.experiments.experiment import named
+from fedpals.experiments.experiment import DEFINITIONS, read_experiment
 from fedpals.experiments.results import Results
 
 ROWS = """alia_file,wilds_split,location_remapped,y,count
@@ -105,7 +104,7 @@ def test_results_keep_what_was_counted_and_show_nothing_else(folder: Path) -> No
 
 
 def test_the_published_fragment_of_iwildcam_is_what_its_title_says() -> None:
-    (case,) = named("iwildcam", definitions()).case
+    (case,) = read_experiment("iwildcam", DEFINITIONS).case
     assert case.file is not None
     if not any((base / case.file.path).is_file() for base in search_path()):
         pytest.skip(f"{case.file.path} is in no data folder")

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from fedpals.cli.reproduce import definitions
 from fedpals.errors import InputError
 from fedpals.experiments.experiment import (
+    DEFINITIONS,
     TUNING_SEED,
     Experiment,
     Point,
-    choose,
-    named,
-    points,
+    choose_points,
+    grid_points,
+    read_experiment,
     reported_runs,
     tuning_runs,
 )
 from tests.experiments.conftest import TINY, definition
 
-SHIPPED = sorted(path.stem for path in definitions().glob("*.toml"))
+SHIPPED = sorted(path.stem for path in DEFINITIONS.glob("*.toml"))
 
 
 def made(**keys: Any) -> Experiment:
@@ -53,16 +53,16 @@ def test_what_is_more_particular_wins(depth: int) -> None:
     for _, layer in LAYERS[:depth]:
         keys |= layer
     experiment = made(**keys)
-    (planned,) = reported_runs(experiment, "desk", choose(experiment, {}))
-    assert planned.run.rounds == LAYERS[depth - 1][0]
+    (planned,) = reported_runs(experiment, "desk", choose_points(experiment, {}))
+    assert planned.run.server.rounds == LAYERS[depth - 1][0]
 
 
 def test_a_tuned_point_wins_over_the_row_and_keys_of_another_scale_say_nothing() -> None:
     row = {"name": "row", "run": {"learning_rate": 0.3}, "scale": {"paper": {"rounds": 9}}}
     experiment = made(grid={"learning_rate": [0.7]}, scale={"desk": {"run": {"rounds": 2}}, "paper": {}}, row=[row])
-    (desk,) = reported_runs(experiment, "desk", choose(experiment, {}))
-    (paper,) = reported_runs(experiment, "paper", choose(experiment, {}))
-    assert (desk.run.learning_rate, desk.run.rounds, paper.run.rounds) == (0.7, 2, 9)
+    (desk,) = reported_runs(experiment, "desk", choose_points(experiment, {}))
+    (paper,) = reported_runs(experiment, "paper", choose_points(experiment, {}))
+    assert (desk.run.plan.learning_rate, desk.run.server.rounds, paper.run.server.rounds) == (0.7, 2, 9)
 
 
 def test_a_methods_grid_widens_the_experiments_and_a_row_replaces_values() -> None:
@@ -81,21 +81,21 @@ def test_a_methods_grid_widens_the_experiments_and_a_row_replaces_values() -> No
     )
     a, b, c = experiment.row
     fedavg, fedpals, fixed = experiment.method
-    assert points(experiment, a, fedavg) == [{"learning_rate": 0.1}, {"learning_rate": 0.2}]
-    assert points(experiment, a, fedpals) == [
+    assert grid_points(experiment, a, fedavg) == [{"learning_rate": 0.1}, {"learning_rate": 0.2}]
+    assert grid_points(experiment, a, fedpals) == [
         {"learning_rate": rate, "ess": ess} for rate in (0.1, 0.2) for ess in (0.25, 0.5)
     ]
     # A row gives other values to a key of the grid, never a key that the method does not tune.
-    assert points(experiment, b, fedavg) == [{"learning_rate": 3.0}]
-    assert points(experiment, b, fedpals) == [{"learning_rate": 3.0, "ess": 0.9}]
+    assert grid_points(experiment, b, fedavg) == [{"learning_rate": 3.0}]
+    assert grid_points(experiment, b, fedpals) == [{"learning_rate": 3.0, "ess": 0.9}]
     # What a method has fixed, everywhere or in this row, is not tuned.
-    assert points(experiment, a, fixed) == [{}]
-    assert points(experiment, c, fedpals) == [{"ess": 0.25}, {"ess": 0.5}]
+    assert grid_points(experiment, a, fixed) == [{}]
+    assert grid_points(experiment, c, fedpals) == [{"ess": 0.25}, {"ess": 0.5}]
 
 
 def test_tuning_and_reported_runs_share_no_seed_and_what_has_no_choice_is_not_tuned(tiny: Experiment) -> None:
     tuning = tuning_runs(tiny, "desk")
-    reported = reported_runs(tiny, "desk", choose(tiny, {}))
+    reported = reported_runs(tiny, "desk", choose_points(tiny, {}))
     assert len(tuning) == 2 * (2 + 4)
     assert {planned.run.seed for planned in tuning} == {TUNING_SEED}
     assert [(p.row, p.method, p.run.seed) for p in reported] == [
@@ -106,7 +106,7 @@ def test_tuning_and_reported_runs_share_no_seed_and_what_has_no_choice_is_not_tu
         ("C = 3", "FedAvg", 0),
         ("C = 3", "FedPALS", 0),
     ]
-    assert {planned.run.rounds for planned in reported_runs(tiny, "paper", choose(tiny, {}))} == {4}
+    assert {planned.run.server.rounds for planned in reported_runs(tiny, "paper", choose_points(tiny, {}))} == {4}
     alone = made(grid={"learning_rate": [0.1]})
     assert tuning_runs(alone, "desk") == []
 
@@ -118,15 +118,17 @@ def test_tuning_may_have_keys_and_rows_of_its_own() -> None:
         tuning={"rows": ["b"], "seeds": 3, "scale": {"desk": {"rounds": 7}}},
     )
     tuning = tuning_runs(experiment, "desk")
-    assert {(planned.row, planned.run.rounds) for planned in tuning} == {("b", 7)}
+    assert {(planned.row, planned.run.server.rounds) for planned in tuning} == {("b", 7)}
     assert len(tuning) == 2 * 3
-    assert {planned.run.rounds for planned in reported_runs(experiment, "desk", choose(experiment, {}))} == {60}
+    assert {
+        planned.run.server.rounds for planned in reported_runs(experiment, "desk", choose_points(experiment, {}))
+    } == {60}
 
 
 def test_rows_may_leave_methods_out(tiny: Experiment) -> None:
     row = tiny.row[0].model_copy(update={"methods": ["FedPALS"]})
     experiment = tiny.model_copy(update={"row": [row, tiny.row[1]]})
-    cells = {(p.row, p.method) for p in reported_runs(experiment, "desk", choose(experiment, {}))}
+    cells = {(p.row, p.method) for p in reported_runs(experiment, "desk", choose_points(experiment, {}))}
     assert cells == {("C = 2", "FedPALS"), ("C = 3", "FedAvg"), ("C = 3", "FedPALS")}
 
 
@@ -135,7 +137,7 @@ LARGE: Point = {"learning_rate": 0.2}
 
 
 def rated(tiny: Experiment, *results: tuple[Point, float]) -> Point:
-    return choose(tiny, {("C = 2", "FedAvg"): list(results)})["C = 2", "FedAvg"]
+    return choose_points(tiny, {("C = 2", "FedAvg"): list(results)})["C = 2", "FedAvg"]
 
 
 def test_the_best_mean_on_validation_is_chosen(tiny: Experiment) -> None:
@@ -158,11 +160,11 @@ def test_every_row_has_its_own_choice_unless_rows_are_shared(tiny: Experiment) -
         ("C = 2", "FedAvg"): [(SMALL, 0.9), (LARGE, 0.1)],
         ("C = 3", "FedAvg"): [(SMALL, 0.2), (LARGE, 0.8)],
     }
-    own = choose(tiny, validation)
+    own = choose_points(tiny, validation)
     assert (own["C = 2", "FedAvg"], own["C = 3", "FedAvg"]) == (SMALL, LARGE)
     for shared, chosen in ((["C = 3"], LARGE), (["C = 2", "C = 3"], SMALL)):
         tuning = tiny.tuning.model_copy(update={"rows": shared})
-        both = choose(tiny.model_copy(update={"tuning": tuning}), validation)
+        both = choose_points(tiny.model_copy(update={"tuning": tuning}), validation)
         assert both["C = 2", "FedAvg"] == both["C = 3", "FedAvg"] == chosen
 
 
@@ -190,17 +192,17 @@ def test_mistakes_are_named_with_the_file_and_a_remedy(old: str, new: str, words
     assert old in TINY
     path = definition(tmp_path, TINY.replace(old, new, 1))
     with pytest.raises(InputError, match=f"(?s){re.escape(str(path))}: .*{re.escape(words)}"):
-        named("tiny", path.parent)
+        read_experiment("tiny", path.parent)
 
 
 def test_unknown_experiments_and_scales(tiny: Experiment, tmp_path: Path) -> None:
     folder = definition(tmp_path, TINY).parent
     with pytest.raises(InputError, match=r"'tinny', which .* does not have; did you mean 'tiny'"):
-        named("tinny", folder)
+        read_experiment("tinny", folder)
     with pytest.raises(InputError, match=r"'zebra', which .* does not have; there are tiny"):
-        named("zebra", folder)
+        read_experiment("zebra", folder)
     with pytest.raises(InputError, match=r"no experiments .* --experiments"):
-        named("tiny", tmp_path / "elsewhere")
+        read_experiment("tiny", tmp_path / "elsewhere")
     with pytest.raises(InputError, match="scale is 'huge'; this experiment has desk, paper"):
         tiny.at("huge")
 
@@ -214,21 +216,21 @@ def test_the_papers_experiments_are_all_there() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_experiments_can_be_planned_at_both_scales(name: str) -> None:
-    experiment = named(name, definitions())
+    experiment = read_experiment(name, DEFINITIONS)
     assert list(experiment.scale) == ["desk", "paper"]
     assert experiment.row or experiment.case
     known = {method.name for method in experiment.method}
     assert all(row.reported.keys() <= known for row in experiment.row), "a number of the paper that nothing is shown by"
     for scale in experiment.scale:
-        planned = reported_runs(experiment, scale, choose(experiment, {}))
+        planned = reported_runs(experiment, scale, choose_points(experiment, {}))
         keys = {plan.key for plan in planned}
         assert len(keys) == len(planned), "two runs of the experiment are the same"
         assert not keys & {plan.key for plan in tuning_runs(experiment, scale)}
 
 
 def test_table1_has_every_method_on_every_row_with_the_papers_seeds() -> None:
-    experiment = named("table1", definitions())
-    planned = reported_runs(experiment, "desk", choose(experiment, {}))
+    experiment = read_experiment("table1", DEFINITIONS)
+    planned = reported_runs(experiment, "desk", choose_points(experiment, {}))
     assert len(experiment.row) == 6
     # On PACS nobody trains from scratch.
     from_scratch = {"Recommended, from scratch", "Oracle, same recipe"}

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpals.experiments import Event, Settings, computing
 from fedpals.experiments.experiment import TUNING_SEED, Experiment, tuning_runs
-from fedpals.experiments.reproduce import Reproduced, chosen, reproduce
+from fedpals.experiments.reproduce import Reproduced, chosen_points, reproduce
 from fedpals.experiments.results import Results, Summary
-from fedpals.run import Run
+from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.simulation import computing
+from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.record import SelectedRound
+from fedpals.simulation.run import Run
 from tests.experiments.conftest import TINY, definition
 
 
@@ -34,7 +37,9 @@ def computed(text: str, folder: Path, display: Any = quiet, **settings: Any) -> 
     path = definition(folder, text)
     results = Results(folder / "results" / "tiny")
     results.begin(path, "desk", "fedpals reproduce tiny")
-    return results, reproduce(Experiment.read(path), "desk", results, Settings(folder / "runs", **settings), display)
+    return results, reproduce(
+        Experiment.read(path), "desk", results, SweepSettings(folder / "runs", **settings), display
+    )
 
 
 def stopping_after(runs: int) -> Any:
@@ -69,8 +74,10 @@ def test_tuned_on_seeds_of_its_own_then_reported_at_what_validation_chose(tmp_pa
     assert all(summary.federation is None for summary in tuning)
     assert all(summary.federation is not None for summary in runs)
     experiment = results.experiment
-    for (row, method), point in chosen(experiment, results).items():
-        scores = {json.dumps(s.point): s.selected["raw"]["score"] for s in tuning if (s.row, s.method) == (row, method)}
+    for (row, method), point in chosen_points(experiment, results).items():
+        scores = {
+            json.dumps(s.point): s.selected[Evaluation.RAW].score for s in tuning if (s.row, s.method) == (row, method)
+        }
         assert scores[json.dumps(point)] == max(scores.values())
         mine = [s for s in runs if (s.row, s.method) == (row, method)]
         assert mine
@@ -83,19 +90,19 @@ def test_a_method_may_be_chosen_without_target_samples(tmp_path: Path) -> None:
     results = Results(tmp_path / "results")
     for planned in tuning_runs(experiment := Experiment.read(path), "desk"):
         rate = float(planned.point["learning_rate"])  # the larger is better on validation, the smaller by the estimate
-        selected = {"raw": {"score": rate}, "prior/estimate": {"score": 1 - rate}}
+        selected = {Evaluation.RAW: SelectedRound(1, rate), Evaluation.PRIOR_BY_ESTIMATE: SelectedRound(1, 1 - rate)}
         row, method, digest = planned.key
         results.add(
             "tuning.jsonl",
             Summary(row=row, method=method, point=planned.point, digest=digest, run={}, selected=selected),
         )
-    rates = {method: point["learning_rate"] for (_, method), point in chosen(experiment, results).items()}
+    rates = {method: point["learning_rate"] for (_, method), point in chosen_points(experiment, results).items()}
     assert rates == {"FedAvg": 0.05, "FedPALS": 0.2}
     better = [s for s in results.tuning() if s.point["learning_rate"] == 0.2 and s.method == "FedPALS"]
     for summary in better:  # a run that diverged counts as 0
         results.add("tuning.jsonl", summary.model_copy(update={"diverged": True}))
     results.keep("tuning.jsonl", tuning_runs(experiment, "desk"))
-    rates = {method: point["learning_rate"] for (_, method), point in chosen(experiment, results).items()}
+    rates = {method: point["learning_rate"] for (_, method), point in chosen_points(experiment, results).items()}
     assert rates == {"FedAvg": 0.05, "FedPALS": 0.05}
 
 
@@ -216,9 +223,10 @@ def test_iwildcam_from_the_official_layout_to_its_results(fragment: Path, iwildc
         # Locations of 9, 7, 5, 4 and 2 images, largest first to the client that is smallest then.
         assert sorted(map(sum, known.counts)) == [9, 9, 9]
         assert known.target == pytest.approx([1 / 3] * 3)
-        test = summary.selected["raw"]["test"]
-        assert 0 <= test["macro_f1"] <= 1
-        assert len(summary.curves["raw"]["test"]) == 2
+        test = summary.selected[Evaluation.RAW].test
+        assert test is not None
+        assert 0 <= test.macro_f1 <= 1
+        assert len(summary.curves[Correction.RAW]["test"]) == 2
     assert fedavg.federation is not None
     assert fedavg.federation.alpha == pytest.approx([1 / 3] * 3)
     (case,) = results.experiment.case

@@ -8,31 +8,34 @@ from pathlib import Path
 
 import pytest
 
+from fedpals.engine.metrics import Metrics
 from fedpals.errors import InputError
-from fedpals.experiments.experiment import Experiment, Planned, choose, reported_runs
+from fedpals.experiments.experiment import Experiment, PlannedRun, choose_points, reported_runs
 from fedpals.experiments.results import Results, Summary
-from fedpals.simulator import simulate
+from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.simulation.record import SelectedRound
+from fedpals.simulation.simulator import simulate
 from tests.experiments.conftest import TINY, definition
+from tests.runs import lines_of, result_of
 
 
 @pytest.fixture
-def planned(tiny: Experiment) -> list[Planned]:
-    return reported_runs(tiny, "desk", choose(tiny, {}))
+def planned(tiny: Experiment) -> list[PlannedRun]:
+    return reported_runs(tiny, "desk", choose_points(tiny, {}))
 
 
-def summary(plan: Planned, score: float = 0.5) -> Summary:
-    selected = {"raw": {"round": 1, "score": score, "test": {"accuracy": score}}}
+def summary(plan: PlannedRun, score: float = 0.5) -> Summary:
     return Summary(
         row=plan.row,
         method=plan.method,
         point=plan.point,
         digest=plan.run.digest,
-        run=plan.run.model_dump(exclude_none=True),
-        selected=selected,
+        run=plan.run.keys(),
+        selected={Evaluation.RAW: SelectedRound(1, score, Metrics(score, score, ()))},
     )
 
 
-def test_runs_are_appended_and_read_back(tmp_path: Path, planned: list[Planned]) -> None:
+def test_runs_are_appended_and_read_back(tmp_path: Path, planned: list[PlannedRun]) -> None:
     results = Results(tmp_path / "results" / "tiny")
     assert results.runs() == results.tuning() == []
     written = [summary(plan, i / 10) for i, plan in enumerate(planned)]
@@ -45,7 +48,7 @@ def test_runs_are_appended_and_read_back(tmp_path: Path, planned: list[Planned])
     assert [run.configuration for run in results.runs()] == [plan.run for plan in planned]
 
 
-def test_a_line_that_was_cut_off_is_a_run_that_is_not_there(tmp_path: Path, planned: list[Planned]) -> None:
+def test_a_line_that_was_cut_off_is_a_run_that_is_not_there(tmp_path: Path, planned: list[PlannedRun]) -> None:
     results = Results(tmp_path)
     path = tmp_path / "runs.jsonl"
     for plan in planned[:2]:
@@ -58,7 +61,9 @@ def test_a_line_that_was_cut_off_is_a_run_that_is_not_there(tmp_path: Path, plan
     assert [run.key for run in results.runs()] == [planned[0].key, planned[2].key]
 
 
-def test_a_cut_off_line_that_stands_alone_does_not_spoil_what_follows(tmp_path: Path, planned: list[Planned]) -> None:
+def test_a_cut_off_line_that_stands_alone_does_not_spoil_what_follows(
+    tmp_path: Path, planned: list[PlannedRun]
+) -> None:
     results = Results(tmp_path)
     (tmp_path / "runs.jsonl").write_text('{"row": "C =')
     results.keep("runs.jsonl", planned)
@@ -67,7 +72,7 @@ def test_a_cut_off_line_that_stands_alone_does_not_spoil_what_follows(tmp_path: 
     assert [run.key for run in results.runs()] == [plan.key for plan in planned[:2]]
 
 
-def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path, planned: list[Planned]) -> None:
+def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path, planned: list[PlannedRun]) -> None:
     results = Results(tmp_path)
     for plan in planned[:2]:
         results.add("runs.jsonl", summary(plan))
@@ -78,7 +83,7 @@ def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path, planned: list[P
 
 
 def test_keep_drops_what_the_experiment_no_longer_has_and_orders_the_rest(
-    tmp_path: Path, planned: list[Planned]
+    tmp_path: Path, planned: list[PlannedRun]
 ) -> None:
     results = Results(tmp_path)
     for plan in reversed(planned):
@@ -86,14 +91,14 @@ def test_keep_drops_what_the_experiment_no_longer_has_and_orders_the_rest(
     results.add("runs.jsonl", summary(planned[0], 0.9))  # again: the last one counts
     results.keep("runs.jsonl", planned[:4])
     assert [run.key for run in results.runs()] == [plan.key for plan in planned[:4]]
-    assert results.runs()[0].selected["raw"]["score"] == 0.9
+    assert results.runs()[0].selected[Evaluation.RAW].score == 0.9
     results.keep("runs.jsonl", [])
     assert results.runs() == []
     results.keep("tuning.jsonl", planned)
     assert not (tmp_path / "tuning.jsonl").exists()
 
 
-def test_keep_takes_the_points_that_the_grid_has_now(tmp_path: Path, planned: list[Planned]) -> None:
+def test_keep_takes_the_points_that_the_grid_has_now(tmp_path: Path, planned: list[PlannedRun]) -> None:
     """A key that is no longer tuned leaves the runs as they are; only what tells them apart in the grid changes."""
     results, now = Results(tmp_path), replace(planned[0], point={})
     results.add("tuning.jsonl", summary(replace(planned[0], point={"learning_rate": 0.03})))
@@ -110,14 +115,14 @@ def test_what_is_computed_is_written_down(tmp_path: Path) -> None:
     assert {"version", "date", "python", "torch", "numpy"} <= told.keys()
 
 
-def test_a_summary_holds_what_the_record_says(tmp_path: Path, planned: list[Planned]) -> None:
+def test_a_summary_holds_what_the_record_says(tmp_path: Path, planned: list[PlannedRun]) -> None:
     plan = planned[2]
     record = simulate(plan.run, tmp_path)
     whole = Summary.of(plan, record)
-    result, lines = record.result(), record.metrics()
+    result, lines = result_of(record), lines_of(record)
     assert whole.key == plan.key
-    assert whole.selected == result["selected"]
-    assert whole.curves["raw"]["test"] == [round(line["raw"]["test"]["accuracy"], 5) for line in lines]
+    assert json.loads(whole.model_dump_json(exclude_none=True))["selected"] == result["selected"]
+    assert whole.curves[Correction.RAW]["test"] == [round(line["raw"]["test"]["accuracy"], 5) for line in lines]
     assert whole.federation is not None
     assert whole.federation.alpha == lines[-1]["weights"]["alpha"]
     assert sum(map(sum, whole.federation.counts)) == whole.samples == result["samples"]

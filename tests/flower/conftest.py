@@ -15,7 +15,7 @@ def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpals.flower.label_aware._POLL", 0.01)
+    monkeypatch.setattr("fedpals.flower.attendance._POLL_SECONDS", 0.01)
 
 
 @pytest.fixture

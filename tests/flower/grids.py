@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedpals.flower import Trainee, client_app
-from fedpals.run import Run
-from fedpals.worker import Worker
+from fedpals.simulation.run import Run
+from fedpals.simulation.worker import Worker
 
 SMALL: dict[str, Any] = {"task": "digits", "labels_per_client": 3, "clients": 6, "model": "logistic", "rounds": 5}
 
@@ -86,7 +86,7 @@ class FakeGrid(Grid):
 
 @cache
 def worker(**settings: Any) -> Worker:
-    return Worker(Run(**{**SMALL, **settings}))
+    return Worker(Run.of(**{**SMALL, **settings}))
 
 
 def app_of(worker: Worker, **settings: Any) -> ClientApp:
@@ -94,9 +94,9 @@ def app_of(worker: Worker, **settings: Any) -> ClientApp:
 
     def load(context: Context) -> Trainee:
         number = int(context.node_config["partition-id"])
-        x, y = worker.client(number)
+        own = worker.client(number)
         labels = len(worker.federation.dataset.labels)
-        return Trainee(worker.model, x, y, labels, worker.plan, number, worker.run.seed, **settings)
+        return Trainee(worker.model, own.x, own.y, labels, worker.run.plan, number, worker.run.seed, **settings)
 
     return client_app(load)
 

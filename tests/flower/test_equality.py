@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from fedpals.flower import strategy
-from fedpals.run import Run
-from fedpals.simulator import State, simulate
-from fedpals.worker import Worker
+from fedpals.simulation.run import Run
+from fedpals.simulation.simulator import simulate
+from fedpals.simulation.state import SimulationState
+from fedpals.simulation.worker import Worker
 from tests.flower.grids import SMALL, flat, grid_of, initial
 
 PAIRS = [
@@ -23,8 +24,8 @@ PAIRS = [
 @pytest.mark.parametrize("method", PAIRS)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_five_rounds_have_the_simulators_bits(method: str, participation: float, tmp_path: Path) -> None:
-    run = Run(**SMALL, method=method, participation=participation)
-    simulated = State.load(simulate(run, tmp_path).checkpoint)
+    run = Run.of(**SMALL, method=method, participation=participation)
+    simulated = SimulationState.load(simulate(run, tmp_path).checkpoint)
     worker = Worker(run)
     made = strategy(
         method,
@@ -32,7 +33,7 @@ def test_five_rounds_have_the_simulators_bits(method: str, participation: float,
         fraction_train=participation,
         fraction_evaluate=0.0,
         checkpoint=tmp_path / "state.safetensors",
-        **run.options,
+        **run.method.options,
     )
     result = made.start(grid_of(worker), initial(worker), num_rounds=5)
     assert torch.equal(flat(result.arrays, worker), simulated.vector)
@@ -49,9 +50,9 @@ def test_five_rounds_have_the_simulators_bits(method: str, participation: float,
 
 def test_a_network_with_convolutions_and_buffers_has_the_same_bits(tmp_path: Path) -> None:
     settings = {**SMALL, "clients": 4, "model": "cnn", "rounds": 2, "samples_per_client": 30}
-    run = Run(**settings, method="scaffold+fedpals")
-    simulated = State.load(simulate(run, tmp_path).checkpoint)
+    run = Run.of(**settings, method="scaffold+fedpals")
+    simulated = SimulationState.load(simulate(run, tmp_path).checkpoint)
     worker = Worker(run)
-    made = strategy(run.method, worker.federation.target, fraction_evaluate=0.0, **run.options)
+    made = strategy(run.method.name, worker.federation.target, fraction_evaluate=0.0, **run.method.options)
     result = made.start(grid_of(worker), initial(worker), num_rounds=2)
     assert torch.equal(flat(result.arrays, worker), simulated.vector)

@@ -17,14 +17,17 @@ import torch
 from flwr.app import Message
 from safetensors.torch import load_file
 
-from fedpals import checkpoint
+from fedpals.engine import checkpoint
 from fedpals.flower import FedAvg
-from fedpals.flower.certificates import make_certificates
-from fedpals.flower.deployment import Deployment, end_all, environment, free_port
-from fedpals.run import Run
-from fedpals.simulator import State, simulate
-from fedpals.worker import Worker
+from fedpals.flower.local.certificates import make_certificates
+from fedpals.flower.local.deployment import Deployment, end_all, environment, free_port
+from fedpals.shift.evaluation import Correction
+from fedpals.simulation.run import Run
+from fedpals.simulation.simulator import simulate
+from fedpals.simulation.state import SimulationState
+from fedpals.simulation.worker import Worker
 from tests.flower.grids import flat, grid_of, initial
+from tests.runs import result_of
 
 APP = Path(__file__).parents[2] / "examples" / "flower"
 FEDPALS = [sys.executable, "-c", "from fedpals.cli import main; main()"]
@@ -81,8 +84,8 @@ def test_a_ray_simulation_has_the_simulators_bits(tmp_path: Path) -> None:
         end_all(home)
         process.wait()
     assert out.is_file(), (tmp_path / "log").read_text()
-    run = Run(task="digits", **settings)
-    simulated = State.load(simulate(run, tmp_path).checkpoint)
+    run = Run.of(task="digits", **settings)
+    simulated = SimulationState.load(simulate(run, tmp_path).checkpoint)
     assert torch.equal(written(out, Worker(run)), simulated.vector)
     assert nothing_runs(home)
 
@@ -119,7 +122,7 @@ def test_a_deployment_over_tls_survives_the_death_of_a_node_and_refuses_stranger
     assert "round 2: trained 1 of 1 participants" in told
     assert re.search(r"round 2: client 1 \(node \d+\): no reply", told)
 
-    worker = Worker(Run(task="digits", **settings))
+    worker = Worker(Run.of(task="digits", **settings))
     grid = grid_of(worker)
     answers = []
 
@@ -144,12 +147,12 @@ def test_the_recommended_layer_that_real_nodes_tell_of_is_the_simulators(tmp_pat
             running = deployment.run(APP, [config(out=str(out), **settings)], output=file)
         wait_for(lambda: running.poll() is not None, log.read_text)
         assert deployment.status() == "finished:completed", log.read_text() + deployment.logs()
-    record = simulate(Run(task="digits", **settings), tmp_path)
-    expected, _ = checkpoint.load(record.model.with_stem("model-recommended"))
+    record = simulate(Run.of(task="digits", **settings), tmp_path)
+    expected, _ = checkpoint.load(record.model(Correction.RECOMMENDED))
     found = load_file(out)
     assert found
     assert all(torch.equal(found[key], expected[key]) for key in found)
-    accuracy = record.result()["selected"]["recommended"]["test"]["accuracy"]
+    accuracy = result_of(record)["selected"]["recommended"]["test"]["accuracy"]
     assert f"With the recommended layer: accuracy {accuracy:.4f}" in log.read_text()
 
 

@@ -10,12 +10,13 @@ import pytest
 import torch
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
-from fedpals import checkpoint
+from fedpals.engine import checkpoint
 from fedpals.errors import InputError
 from fedpals.flower import LabelAware, strategy
-from fedpals.run import Run
-from fedpals.simulator import simulate
-from fedpals.worker import Worker
+from fedpals.shift.evaluation import Correction
+from fedpals.simulation.run import Run
+from fedpals.simulation.simulator import simulate
+from fedpals.simulation.worker import Worker
 from tests.flower.grids import SMALL, FakeGrid, Spoil, answer, change, changed, grid_of, initial, spoiling
 
 METHOD: dict[str, Any] = {**SMALL, "method": "fedpals", "ess": 0.5, "learning_rate": 0.5}
@@ -23,7 +24,7 @@ HELD_OUT = 0.2
 
 
 def trained(seed: int, rounds: int = 5, spoil: tuple[int, Spoil] | None = None) -> tuple[LabelAware, FakeGrid]:
-    worker = Worker(Run(**METHOD, seed=seed))
+    worker = Worker(Run.of(**METHOD, seed=seed))
     grid = grid_of(worker, held_out=HELD_OUT)
     if spoil is not None:
         grid.spoil[grid.node(spoil[0])] = spoiling("query.features", spoil[1])
@@ -34,8 +35,8 @@ def trained(seed: int, rounds: int = 5, spoil: tuple[int, Spoil] | None = None) 
 
 @pytest.mark.parametrize(("seed", "new_label"), [(0, True), (1, False)])
 def test_it_is_the_simulators(seed: int, new_label: bool, tmp_path: Path) -> None:
-    record = simulate(Run(**METHOD, seed=seed, held_out=HELD_OUT), tmp_path)
-    expected, _ = checkpoint.load(record.model.with_stem("model-recommended"))
+    record = simulate(Run.of(**METHOD, seed=seed, held_out=HELD_OUT), tmp_path)
+    expected, _ = checkpoint.load(record.model(Correction.RECOMMENDED))
     made, grid = trained(seed)
     arrays, layer = made.with_recommended_layer()
     assert layer.stands_for.tolist() == expected.pop("stands_for").tolist()
@@ -74,7 +75,7 @@ def test_features_that_cannot_be_used_are_named_and_left_out(
 
 
 def test_without_samples_held_out_there_is_nothing_to_calibrate_with() -> None:
-    worker = Worker(Run(**METHOD, seed=1))
+    worker = Worker(Run.of(**METHOD, seed=1))
     made = strategy("fedpals", worker.federation.target, ess=0.5, fraction_evaluate=0.0, wait=0.05)
     made.start(grid_of(worker), initial(worker), num_rounds=1)
     with pytest.raises(InputError, match="no client told features of samples held out; let clients hold some out"):
@@ -82,7 +83,7 @@ def test_without_samples_held_out_there_is_nothing_to_calibrate_with() -> None:
 
 
 def test_behind_a_wrapper_clients_see_no_arrays_without_its_noise() -> None:
-    worker = Worker(Run(**METHOD, seed=1))
+    worker = Worker(Run.of(**METHOD, seed=1))
     grid = grid_of(worker, held_out=HELD_OUT)
     made = strategy("fedpals", worker.federation.target, ess=0.5, fraction_evaluate=0.0, wait=0.05)
     wrapped = DifferentialPrivacyServerSideFixedClipping(

@@ -13,10 +13,10 @@ import pytest
 
 from fedpals import InputError
 from fedpals.data import Task
-from fedpals.methods import METHODS, ClientRule, Named, method, option, option_keys
-from fedpals.methods.option import declared
+from fedpals.methods import METHODS, ClientRule, MethodEntry, build_method, option, option_keys
+from fedpals.methods.option import declared_options
 from fedpals.methods.pals import Pals
-from fedpals.run import Run
+from fedpals.simulation.run import run_keys
 
 SMALL = ("--task", "digits", "--model", "logistic", "--clients", "5", "--rounds", "1")
 
@@ -24,7 +24,7 @@ NEW = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpals.methods import METHODS, ClientRule, Named, option
+from fedpals.methods import METHODS, ClientRule, MethodEntry, option
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Shrunk(ClientRule):
         gradient.mul_(self.shrinkage)
 
 
-METHODS["shrunk"] = Named("Shrunk", rule=Shrunk)
+METHODS["shrunk"] = MethodEntry("Shrunk", rule=Shrunk)
 
 from fedpals.cli import main
 
@@ -104,7 +104,7 @@ def test_a_field_without_a_declaration_is_no_option() -> None:
         known: int = option(3, "Something")
         internal: float = 0.5
 
-    assert list(declared(Mine)) == ["known"]
+    assert list(declared_options(Mine)) == ["known"]
     assert Mine() == Mine(known=3, internal=0.5)
 
 
@@ -113,24 +113,25 @@ def test_two_methods_cannot_declare_the_same_option(monkeypatch: pytest.MonkeyPa
     class Mine(ClientRule):
         ess: float = option(0.1, "Something else")
 
-    monkeypatch.setattr("fedpals.methods.METHODS", {**METHODS, "mine": Named("Mine", rule=Mine)})
+    monkeypatch.setattr("fedpals.methods.METHODS", {**METHODS, "mine": MethodEntry("Mine", rule=Mine)})
     with pytest.raises(TypeError, match="Mine declares the option 'ess', which is another method's"):
         option_keys()
 
 
 def test_no_option_hides_another_key_of_a_run() -> None:
-    assert not option_keys().keys() & {"method", *Task.model_fields, *Run.__annotations__}
-    assert option_keys().keys() <= Run.model_fields.keys()
+    others = {key.name for key in run_keys() if key.part != "options"}
+    assert not option_keys().keys() & {"method", *Task.model_fields, *others}
+    assert option_keys().keys() <= {key.name for key in run_keys()}
 
 
 def test_bounds_hold_wherever_a_method_is_made() -> None:
     with pytest.raises(InputError, match="proximal_weight is -1; it must be greater than or equal to 0"):
-        method("fedprox", {"proximal_weight": -1})
+        build_method("fedprox", {"proximal_weight": -1})
 
 
 def test_fedpals_settles_what_it_is_not_told() -> None:
     assert (Pals(), Pals(lam=2.0).ess) == (Pals(ess=0.5), None)
-    assert method("scaffold+fedpals").settled == {"lam": None, "ess": 0.5}
-    assert method("fedprox").settled == {}
+    assert build_method("scaffold+fedpals").options == {"ess": 0.5}
+    assert build_method("fedprox").options == {}
     with pytest.raises(InputError, match="give one of them"):
         Pals(lam=1.0, ess=0.5)

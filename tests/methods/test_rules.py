@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedpals.engine.client import batches, local_update
+from fedpals.engine.flat_model import FlatModel
+from fedpals.engine.plan import Plan
 from fedpals.methods import ClientRule
 from fedpals.methods.full_batch import FullBatch
 from fedpals.methods.logit_adjusted import LogitAdjusted
@@ -15,7 +18,6 @@ from fedpals.methods.proximal import Proximal
 from fedpals.methods.restricted_softmax import RestrictedSoftmax
 from fedpals.methods.scaffold import Scaffold
 from fedpals.rng import generator
-from fedpals.training import FlatModel, Plan, batches, local_update
 
 
 def linear(features: int = 2, classes: int = 3, seed: int = 0) -> FlatModel:

@@ -11,10 +11,10 @@ from scipy.optimize import minimize
 
 import fedpals
 from fedpals import InputError, LabelCounts
-from fedpals.methods import METHODS, method, option_keys, options_of
+from fedpals.methods import METHODS, build_method, option_keys, options_of
 from fedpals.methods.agnostic import Agnostic, project_to_simplex
 from fedpals.methods.pals import Pals
-from fedpals.methods.weighting import BySize
+from fedpals.methods.weighting import Weighting
 
 COUNTS = LabelCounts.of([[80, 20, 0], [10, 60, 30], [5, 5, 40], [100, 100, 100]])
 TARGET = np.array([0.2, 0.3, 0.5])
@@ -22,7 +22,7 @@ ALL = np.arange(4)
 
 
 def test_by_size() -> None:
-    assert BySize().weigh(COUNTS, TARGET, np.array([0, 3]), None).tolist() == [0.25, 0.75]
+    assert Weighting().weigh(COUNTS, TARGET, np.array([0, 3]), None).tolist() == [0.25, 0.75]
 
 
 def test_pals_is_solved_for_the_participants() -> None:
@@ -32,7 +32,7 @@ def test_pals_is_solved_for_the_participants() -> None:
 
 
 def test_pals_at_infinite_lambda_is_by_size_bit_for_bit() -> None:
-    assert (Pals(lam=math.inf).weigh(COUNTS, TARGET, ALL, None) == BySize().weigh(COUNTS, TARGET, ALL, None)).all()
+    assert (Pals(lam=math.inf).weigh(COUNTS, TARGET, ALL, None) == Weighting().weigh(COUNTS, TARGET, ALL, None)).all()
 
 
 def test_agnostic_goes_to_the_worst_client() -> None:
@@ -66,10 +66,10 @@ def test_projection_to_the_simplex_is_the_closest_point(values: list[float]) -> 
 
 
 def test_names_compose() -> None:
-    both = method("fedprox+fedpals", {"ess": 0.5, "proximal_weight": 0.1})
+    both = build_method("fedprox+fedpals", {"ess": 0.5, "proximal_weight": 0.1})
     assert (both.rule.name, both.weighting.name, both.title) == ("proximal", "pals", "FedProx+FedPALS")
-    assert method("fedavg").rule.name == "sgd"
-    assert method("oracle").oracle
+    assert build_method("fedavg").rule.name == "sgd"
+    assert build_method("oracle").oracle
     assert options_of("scaffold+afl") == ["server_step", "mixture_step"]
     assert option_keys().keys() >= {"lam", "ess", "proximal_weight", "absent_factor"}
     paper = {"fedavg", "fedsgd", "fedprox", "scaffold", "fedrs", "afl", "fedpals", "oracle"}
@@ -88,4 +88,4 @@ def test_names_compose() -> None:
 )
 def test_bad_names_and_options(name: str, options: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        method(name, options)
+        build_method(name, options)

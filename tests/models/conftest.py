@@ -8,7 +8,7 @@ import pooch
 import pytest
 import torch
 
-from fedpals.data import files
+from fedpals.data import official
 from fedpals.models.backbones import _torchvision_models
 
 
@@ -34,7 +34,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Hide the weights of this machine and its network; returns the cache folder, which is empty."""
     monkeypatch.delenv("FEDPALS_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(files, "DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(official, "DEBIAN", tmp_path / "debian")
 
     def unreachable(url: str, **_: object) -> None:
         raise OSError(f"no route to {url}")

@@ -6,11 +6,19 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedpals.engine.metrics import Metrics
 from fedpals.experiments.experiment import Experiment
-from fedpals.experiments.results import Federated, Results, Summary
-from fedpals.report.study import Study
+from fedpals.experiments.results import FinalView, Results, Summary
+from fedpals.report.exhibit import Exhibit
+from fedpals.report.figures import compose
+from fedpals.report.finished import FinishedExperiment
+from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.simulation.record import SelectedRound
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LABELS = ["shirt", "bag", "boot"]
 COUNTS = [[80, 20, 0], [10, 60, 30], [5, 5, 40], [0, 100, 100]]
@@ -76,9 +84,9 @@ def summary(row: str, method: str, seed: int, accuracy: float, **changes: Any) -
         "point": point,
         "digest": f"{row}{method}{seed}",
         "run": {**run, **point},
-        "selected": {"raw": selected(accuracy), "prior": selected(accuracy + PRIOR)},
-        "curves": {name: _curves(accuracy) for name in ("raw", "prior")},
-        "federation": Federated(labels=LABELS, counts=COUNTS, target=TARGET, participants=[0], alpha=[1.0]),
+        "selected": {Evaluation.RAW: selected(accuracy), Evaluation.PRIOR: selected(accuracy + PRIOR)},
+        "curves": {correction: _curves(accuracy) for correction in (Correction.RAW, Correction.PRIOR)},
+        "federation": FinalView(labels=LABELS, counts=COUNTS, target=TARGET, participants=[0], alpha=[1.0]),
         "projection_distance": 0.1 * (seed + 1) if method != "Oracle" else 0.0,
         "clients": 4,
         "samples": 450,
@@ -87,9 +95,9 @@ def summary(row: str, method: str, seed: int, accuracy: float, **changes: Any) -
     return Summary(**{**values, **changes})
 
 
-def selected(accuracy: float, at: int = 2) -> dict[str, Any]:
-    test = {"accuracy": accuracy, "macro_f1": accuracy / 2, "per_label": [accuracy, None, accuracy / 2]}
-    return {"round": at, "score": accuracy, "test": test}
+def selected(accuracy: float, at: int = 2, score: float | None = None) -> SelectedRound:
+    test = Metrics(accuracy, macro_f1=accuracy / 2, per_label=(accuracy, None, accuracy / 2))
+    return SelectedRound(at, accuracy if score is None else score, test)
 
 
 def _curves(accuracy: float) -> dict[str, list[float]]:
@@ -104,9 +112,16 @@ def summaries() -> list[Summary]:
     ]
 
 
-def study(runs: Sequence[Summary] | None = None, **changes: Any) -> Study:
+def finished(runs: Sequence[Summary] | None = None, **changes: Any) -> FinishedExperiment:
     experiment = Experiment.model_validate({**tomllib.loads(DEFINITION), **changes})
-    return Study("made", experiment, tuple(summaries() if runs is None else runs), provenance={"scale": "desk"})
+    return FinishedExperiment(
+        "made", experiment, tuple(summaries() if runs is None else runs), provenance={"scale": "desk"}
+    )
+
+
+def figure(exhibit: Exhibit) -> Figure:
+    """All panels of an exhibit, drawn together."""
+    return compose(exhibit.panels, exhibit.legend)
 
 
 def results(folder: Path, definition: str = DEFINITION, runs: Sequence[Summary] | None = None) -> Path:

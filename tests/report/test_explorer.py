@@ -11,8 +11,8 @@ import pytest
 import fedpals
 from fedpals.labels import LabelCounts
 from fedpals.report.explorer import POINTS, explore, write_explorer
+from tests.cli.test_weights import NEW_STORE, STORES, refused, run
 from tests.report.made import COUNTS, LABELS, TARGET
-from tests.test_cli import NEW_STORE, STORES, refused, run
 
 pytest.importorskip("jinja2", reason="pages need the extra 'plots'")
 
@@ -40,7 +40,7 @@ def test_steps_are_exact_solutions_from_the_limit_to_fedavg() -> None:
         solved = fedpals.solve(COUNTS, TARGET, ess=step["ess"])
         assert step["alpha"] == pytest.approx(solved.alpha[order].tolist(), abs=2e-5)
         assert step["marginal"] == pytest.approx(solved.marginal.tolist(), abs=2e-5)
-        assert step["distance"] == pytest.approx(solved.distance, rel=1e-3, abs=1e-9)
+        assert step["distance"] == pytest.approx(solved.squared_distance, rel=1e-3, abs=1e-9)
         assert step["lam"] == pytest.approx(solved.lam, rel=1e-3)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_weights import NEW_STORE, STORES, run
 from tests.report import made
-from tests.test_cli import NEW_STORE, STORES, run
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
 pytest.importorskip("websockets", reason="the browser is driven over a web socket")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedpals import InputError
-from fedpals.report.study import read
+from fedpals.report.finished import read
+from tests.cli.test_weights import refused, run
 from tests.report import made
-from tests.test_cli import refused, run
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
 
@@ -50,9 +50,9 @@ def test_a_page_and_files_of_every_table_and_figure(tmp_path: Path) -> None:
 
 
 def test_the_same_results_make_the_same_bytes(tmp_path: Path) -> None:
-    study = made.study(show=["distance"])
+    finished = made.finished(show=["distance"])
     for name in ("a", "b"):
-        write_report([study], tmp_path / name)
+        write_report([finished], tmp_path / name)
     files = [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
     assert len(files) == 5
     for path in files:
@@ -62,11 +62,11 @@ def test_the_same_results_make_the_same_bytes(tmp_path: Path) -> None:
 def test_finished_runs_without_an_experiment(tmp_path: Path) -> None:
     quick = ("--task", "digits", "--model", "logistic", "--clients", "4", "--rounds", "2")
     assert run("run", *quick, "--method", "fedavg,fedpals", "--seeds", "2", cwd=tmp_path).returncode == 0
-    (study,), _ = read([tmp_path / "runs"])
-    assert [row.name for row in study.rows] == ["digits-C3"]
-    assert [method.name for method in study.methods] == ["FedAvg", "FedPALS (ESS 0.5)"]
-    assert [len(study.members(study.rows[0], method)) for method in study.methods] == [2, 2]
-    (federation,) = study.federations
+    (finished,), _ = read([tmp_path / "runs"])
+    assert [row.name for row in finished.rows] == ["digits-C3"]
+    assert [method.name for method in finished.methods] == ["FedAvg", "FedPALS (ESS 0.5)"]
+    assert [len(finished.members(finished.rows[0], method)) for method in finished.methods] == [2, 2]
+    (federation,) = finished.federations
     assert (federation.counts.shape, federation.ess) == ((3, 10), 0.5)
     done = run("report", "runs", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -79,8 +79,8 @@ def test_all_results_below_a_folder_and_those_without_runs_yet(tmp_path: Path) -
     made.results(tmp_path / "a" / "made")
     made.results(tmp_path / "b" / "made")
     made.results(tmp_path / "b" / "begun", runs=[])
-    studies, empty = read([tmp_path])
-    assert [study.name for study in studies] == ["made", "made-2"]
+    experiments, empty = read([tmp_path])
+    assert [finished.name for finished in experiments] == ["made", "made-2"]
     assert empty == ["begun"]
 
 
@@ -99,8 +99,8 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 def test_the_papers_tables_come_first_then_its_figures_then_the_rest(tmp_path: Path) -> None:
     for name, source in (("a", ""), ("b", "Figure 2"), ("c", "Table PACS"), ("d", "Table 1")):
         made.results(tmp_path / name, SMALL.replace('"Table 1"', f'"{source}"'))
-    studies, _ = read([tmp_path])
-    assert [study.name for study in studies] == ["d", "c", "b", "a"]
+    experiments, _ = read([tmp_path])
+    assert [finished.name for finished in experiments] == ["d", "c", "b", "a"]
 
 
 def test_broken_files_are_named_and_nothing_is_written(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 import fedpals
 from fedpals import InputError
+from fedpals.report.finished import FinishedExperiment
 from fedpals.report.sheet import Sheet
-from fedpals.report.study import Study
+from fedpals.shift.evaluation import Correction, Evaluation
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
 
@@ -18,7 +19,7 @@ from tests.report import made
 
 
 def only(view: str, **changes: Any) -> Exhibit:
-    (exhibit,) = exhibits(made.study(show=[view], **changes))
+    (exhibit,) = exhibits(made.finished(show=[view], **changes))
     return exhibit
 
 
@@ -45,22 +46,22 @@ def test_the_table_has_mean_and_std_and_the_papers_numbers() -> None:
     ]
     assert exhibit.sheet.rows[0][2].note == "chosen: ess = 0.25; 2 seeds; selected round 2 on average"
     assert "Best mean as trained: FedPALS in 1, FedAvg in 1 of 2 rows." in exhibit.caption
-    apart = [{**m.model_dump(), "apart": m.name == "FedAvg"} for m in made.study().experiment.method]
+    apart = [{**m.model_dump(), "apart": m.name == "FedAvg"} for m in made.finished().experiment.method]
     exhibit = only("table", method=apart)
     assert [[cell.mark for cell in row[2:]] for row in exhibit.sheet.rows][3:] == [["", "", "quiet"]] * 2
     assert "Oracle, FedAvg aside" in exhibit.caption
     diverged = [s.model_copy(update={"diverged": s.seed == 0}) for s in made.summaries()]
-    (exhibit,) = exhibits(made.study(diverged, show=["table"]))
+    (exhibit,) = exhibits(made.finished(diverged, show=["table"]))
     assert "2 seeds; selected round 2 on average; 1 of them diverged after that" in exhibit.sheet.rows[0][2].note
 
 
 def test_selections_without_target_data_have_lines_where_clients_held_samples_out() -> None:
     held_out = made.summary("C = 3", "FedPALS", 0, 0.5)
     held_out = held_out.model_copy(
-        update={"selected": {**held_out.selected, "calibrated/estimate": made.selected(0.7, at=1)}}
+        update={"selected": {**held_out.selected, Evaluation.CALIBRATED_BY_ESTIMATE: made.selected(0.7, at=1)}}
     )
     runs = [held_out, made.summary("C = 3", "FedAvg", 0, 0.6), made.summary("C = 6", "FedAvg", 0, 0.6)]
-    (exhibit,) = exhibits(made.study(runs, show=["table"]))
+    (exhibit,) = exhibits(made.finished(runs, show=["table"]))
     assert texts(exhibit.sheet)[:3] == [
         ["C = 3", "as trained", "50.0 ± 0.0", "60.0 ± 0.0"],
         ["C = 3", "+prior", "51.0 ± 0.0", "61.0 ± 0.0"],
@@ -71,14 +72,14 @@ def test_selections_without_target_data_have_lines_where_clients_held_samples_ou
 
 
 def test_bars_beside_the_table_are_its_numbers() -> None:
-    ax: Any = only("table").figure().axes[0]
+    ax: Any = made.figure(only("table")).axes[0]
     assert [bar.get_width() for bar in ax.patches] == pytest.approx([92, 65, 98, 93, 66, 99])
     reported = next(line for line in ax.lines if line.get_label() == "in the paper")
     assert list(reported.get_xdata()) == pytest.approx([92.4, 67.1])
 
 
 def test_a_single_method_is_not_the_best_of_anything() -> None:
-    (exhibit,) = exhibits(made.study([made.summary("C = 3", "FedAvg", 0, 0.5)], show=["table"]))
+    (exhibit,) = exhibits(made.finished([made.summary("C = 3", "FedAvg", 0, 0.5)], show=["table"]))
     assert texts(exhibit.sheet)[0] == ["C = 3", "as trained", "50.0 ± 0.0"]
     assert {cell.mark for row in exhibit.sheet.rows[:2] for cell in row} == {""}
 
@@ -91,7 +92,7 @@ def test_the_experiment_says_which_metric() -> None:
 
 def test_curves_go_through_the_means_at_every_x() -> None:
     exhibit = only("curve")
-    raw, prior = exhibit.figure().axes
+    raw, prior = made.figure(exhibit).axes
     for ax, shift in ((raw, 0), (prior, 100 * made.PRIOR)):
         drawn: Any = ax.lines
         assert list(drawn[0].get_xdata()) == [3, 6]
@@ -103,9 +104,9 @@ def test_curves_go_through_the_means_at_every_x() -> None:
 
 
 def test_a_logarithmic_axis_and_rows_without_a_place_on_it() -> None:
-    assert only("curve", logarithmic=True).figure().axes[0].get_xscale() == "log"
+    assert made.figure(only("curve", logarithmic=True)).axes[0].get_xscale() == "log"
     rows = [{"name": "C = 3"}, {"name": "C = 6"}]
-    ax = only("curve", row=rows).figure().axes[0]
+    ax = made.figure(only("curve", row=rows)).axes[0]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["C = 3", "C = 6"]
 
 
@@ -113,8 +114,8 @@ def test_a_logarithmic_axis_and_rows_without_a_place_on_it() -> None:
 def test_places_that_would_overlap_are_not_named_one_by_one(first: float, named: bool) -> None:
     rows = [{"name": "C = 3", "x": first}, {"name": "C = 6", "x": 6}, {"name": "C = 9", "x": 9}]
     runs = [*made.summaries(), made.summary("C = 9", "FedAvg", 0, 0.5)]
-    (exhibit,) = exhibits(made.study(runs, show=["curve"], row=rows))
-    ticks = [label.get_text() for label in exhibit.figure().axes[0].get_xticklabels()]
+    (exhibit,) = exhibits(made.finished(runs, show=["curve"], row=rows))
+    ticks = [label.get_text() for label in made.figure(exhibit).axes[0].get_xticklabels()]
     assert (ticks == [f"{first:g}", "6", "9"]) == named
 
 
@@ -122,16 +123,18 @@ def test_distance_is_over_seeds_and_never_oracles() -> None:
     exhibit = only("distance")
     row = [cell.value for cell in exhibit.sheet.rows[0]]
     assert row == ["C = 3", 3.0, pytest.approx(0.15), pytest.approx(0.05 * np.sqrt(2)), 2]
-    line: Any = exhibit.figure().axes[0].lines[0]
+    line: Any = made.figure(exhibit).axes[0].lines[0]
     assert list(line.get_ydata()) == pytest.approx([0.15, 0.15])
 
 
 def test_dynamics_have_a_panel_per_row_and_end_where_the_shortest_run_does() -> None:
     runs = made.summaries()
-    long = {name: {part: [0.1, 0.5, 0.7] for part in ("validation", "test")} for name in ("raw", "prior")}
+    long = {
+        name: {part: [0.1, 0.5, 0.7] for part in ("validation", "test")} for name in (Correction.RAW, Correction.PRIOR)
+    }
     runs[0] = made.summary("C = 3", "FedPALS", 0, 0.9, curves=long)
-    (exhibit,) = exhibits(made.study(runs, show=["dynamics"]))
-    first, second = (ax for ax in exhibit.figure().axes)
+    (exhibit,) = exhibits(made.finished(runs, show=["dynamics"]))
+    first, second = (ax for ax in made.figure(exhibit).axes)
     line: Any = first.lines[0]
     assert list(line.get_ydata()) == pytest.approx([10, (50 + 94) / 2])
     assert (first.get_title(), second.get_title()) == ("C = 3", "C = 6")
@@ -141,13 +144,13 @@ def test_dynamics_have_a_panel_per_row_and_end_where_the_shortest_run_does() -> 
 def test_labels_that_the_target_lacks_are_left_out() -> None:
     exhibit = only("labels")
     assert texts(exhibit.sheet)[:2] == [["C = 3", "shirt", "92", "65", "98"], ["C = 3", "boot", "46", "32.5", "49"]]
-    ax: Any = exhibit.figure().axes[0]
+    ax: Any = made.figure(exhibit).axes[0]
     assert [bar.get_height() for bar in ax.patches] == pytest.approx([92, 46, 65, 32.5, 98, 49])
 
 
 def test_a_row_without_runs_of_a_method_leaves_its_column_empty() -> None:
     runs = [made.summary("C = 3", "FedPALS", 0, 0.5), made.summary("C = 3", "FedAvg", 0, 0.6)]
-    (exhibit,) = exhibits(made.study([*runs, made.summary("C = 6", "FedAvg", 0, 0.8)], show=["labels"]))
+    (exhibit,) = exhibits(made.finished([*runs, made.summary("C = 6", "FedAvg", 0, 0.8)], show=["labels"]))
     assert texts(exhibit.sheet) == [
         ["C = 3", "shirt", "50", "60"],
         ["C = 3", "boot", "25", "30"],
@@ -158,7 +161,7 @@ def test_a_row_without_runs_of_a_method_leaves_its_column_empty() -> None:
 
 
 def test_heat_maps_and_weights_are_of_every_federation() -> None:
-    shown = exhibits(made.study(show=["heatmap", "weights"]))
+    shown = exhibits(made.finished(show=["heatmap", "weights"]))
     assert [exhibit.name for exhibit in shown] == ["heatmap-c-3", "heatmap-c-6", "weights-c-3", "weights-c-6"]
     assert [exhibit.federation for exhibit in shown] == ["C = 3", "C = 6"] * 2
     assert [cell.value for cell in shown[0].sheet.rows[1]] == ["client 1", 100, 0.1, 0.6, 0.3]
@@ -171,14 +174,14 @@ def test_heat_maps_and_weights_are_of_every_federation() -> None:
 
 
 def test_an_ess_below_the_smallest_is_shown_once() -> None:
-    (exhibit, *_) = exhibits(made.study(show=["weights"]))
+    (exhibit, *_) = exhibits(made.finished(show=["weights"]))
     assert fedpals.solve(made.COUNTS, made.TARGET, ess=0.5).clamped
     assert exhibit.sheet.columns[3:] == ("ESS 58%", "ESS 75%")
 
 
 def test_methods_that_name_an_ess_decide_which_are_shown() -> None:
     methods = [{"name": f"FedPALS {ess}", "run": {"method": "fedpals", "ess": ess}} for ess in (0.9, 0.8)]
-    (exhibit, *_) = exhibits(made.study(show=["weights"], method=methods))
+    (exhibit, *_) = exhibits(made.finished(show=["weights"], method=methods))
     assert exhibit.sheet.columns[3:] == ("ESS 80%", "ESS 90%")
 
 
@@ -191,7 +194,7 @@ def test_the_simplex_shows_target_projection_and_fedavg() -> None:
     assert [cell.value for cell in by_name["FedAvg"][2:]] == pytest.approx([0.5, 0.5, 0, 0.09 + 0.04 + 0.25])
     projection = fedpals.coverage(CASE["counts"], CASE["target"])  # type: ignore[arg-type]
     assert [cell.value for cell in by_name["α⁰S, its projection"][2:5]] == pytest.approx(projection.point.tolist())
-    legend: Any = exhibit.figure().axes[0].get_legend()
+    legend: Any = made.figure(exhibit).axes[0].get_legend()
     assert any("target" in text.get_text() for text in legend.get_texts())
 
 
@@ -202,13 +205,13 @@ def test_a_case_with_two_labels_has_no_simplex() -> None:
 
 
 def test_an_experiment_without_what_a_view_needs_simply_does_not_show_it() -> None:
-    study = made.study()
-    bare = [run.model_copy(update={"curves": {}, "federation": None}) for run in study.runs]
-    shown = exhibits(Study("made", study.experiment, tuple(bare)))
+    finished = made.finished()
+    bare = [run.model_copy(update={"curves": {}, "federation": None}) for run in finished.runs]
+    shown = exhibits(FinishedExperiment("made", finished.experiment, tuple(bare)))
     assert [exhibit.name for exhibit in shown] == ["table", "curve", "distance", "labels"]
 
 
 def test_names_of_files_are_plain_and_different() -> None:
     cases = [{**CASE, "name": name} for name in ("β = 0.1", "β=0.1", "../../x")]
-    shown = exhibits(made.study([], show=["heatmap"], case=cases))
+    shown = exhibits(made.finished([], show=["heatmap"], case=cases))
     assert [exhibit.name for exhibit in shown] == ["heatmap-beta-0.1", "heatmap-beta-0.1-again", "heatmap-x"]

@@ -9,9 +9,9 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from scipy.stats import norm
 
-from fedpals.evaluation import prior_shift
 from fedpals.labels import Vector
 from fedpals.shift.calibration import Calibration, calibrate
+from fedpals.shift.prior import prior_shift
 from tests.shift.worlds import Gaussians
 
 WORLD = Gaussians(4, 1.5)

@@ -34,8 +34,8 @@ small = problems(most_clients=12, most_labels=6, largest=1e6)
 def test_the_worked_example_to_four_digits() -> None:
     weights = fedpals.solve(COUNTS, TARGET, lam=0)
     assert weights.alpha.round(4).tolist() == [0, 0, 0.6847, 0.0889, 0.1663, 0.0375, 0.0226, 0, 0]
-    assert weights.projection_distance == pytest.approx(0.0628, abs=5e-5)
-    assert weights.distance == pytest.approx(weights.projection_distance, abs=1e-14)
+    assert weights.projection_squared_distance == pytest.approx(0.0628, abs=5e-5)
+    assert weights.squared_distance == pytest.approx(weights.projection_squared_distance, abs=1e-14)
     assert not weights.covered
 
 
@@ -73,7 +73,7 @@ def test_ess_rises_and_distance_does_not_fall_with_lambda(drawn: Drawn, factor: 
     high = fedpals.solve(drawn.counts, drawn.target, lam=drawn.lam * factor)
     slack = 1e-9 + 10 * (low.certificate.error + high.certificate.error)
     assert high.ess >= low.ess * (1 - slack)
-    assert high.distance >= low.distance - slack
+    assert high.squared_distance >= low.squared_distance - slack
 
 
 @settings(max_examples=200, deadline=None)
@@ -81,13 +81,13 @@ def test_ess_rises_and_distance_does_not_fall_with_lambda(drawn: Drawn, factor: 
 def test_lambda_to_zero_is_the_projection_with_the_largest_ess(drawn: Drawn) -> None:
     """Cases 2 and 3: as close to T as any weights, and of these with the largest ESS."""
     limit = fedpals.solve(drawn.counts, drawn.target, lam=0)
-    assert limit.distance == pytest.approx(limit.projection_distance, abs=1e-12)
+    assert limit.squared_distance == pytest.approx(limit.projection_squared_distance, abs=1e-12)
     other = limit.projection.alpha
     kept = limit.fedavg > 0
     other_ess = 1 / np.sum(other[kept] ** 2 / limit.fedavg[kept])
     assert limit.ess >= other_ess * (1 - 1e-6)
     near = fedpals.solve(drawn.counts, drawn.target, lam=1e-9 * drawn.counts.sum())
-    assert near.distance >= limit.distance - 1e-12
+    assert near.squared_distance >= limit.squared_distance - 1e-12
 
 
 @settings(max_examples=100, deadline=None)
@@ -98,10 +98,10 @@ def test_covered_targets_are_reproduced_and_uncovered_ones_separated(drawn: Draw
     S = drawn.counts[sizes > 0] / sizes[sizes > 0, None]
     if projection.covered:
         assert np.abs(projection.alpha[sizes > 0] @ S - drawn.target).max() <= 1e-12
-        assert projection.distance == 0
+        assert projection.squared_distance == 0
     else:
         assert projection.margin > 0
-        assert projection.margin == pytest.approx(projection.distance, rel=1e-3)
+        assert projection.margin == pytest.approx(projection.squared_distance, rel=1e-3)
         r = drawn.target - projection.point
         assert (S @ r <= r @ drawn.target - 0.999 * projection.margin + 1e-16).all()
 
@@ -119,4 +119,4 @@ def test_the_paper_s_synthetic_projection_distances() -> None:
     counts = [[20, 20, 0], [9, 0, 9]]
     for delta in (0.0, 1e-9, 1e-6, 0.25, 1.0):
         target = (1 - delta) * np.array([0.5, 0.25, 0.25]) + delta * np.array([0, 0.5, 0.5])
-        assert fedpals.coverage(counts, target).distance == pytest.approx(0.375 * delta**2, rel=1e-6)
+        assert fedpals.coverage(counts, target).squared_distance == pytest.approx(0.375 * delta**2, rel=1e-6)

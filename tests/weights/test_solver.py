@@ -17,7 +17,6 @@ import fedpals.weights.certificate
 import fedpals.weights.dual
 import fedpals.weights.limit
 import fedpals.weights.projection
-from fedpals.rng import generator
 from fedpals.weights.problem import Problem
 from tests.weights.problems import Drawn, problems
 
@@ -36,12 +35,12 @@ def test_the_answer_says_what_it_achieves() -> None:
     S = COUNTS / COUNTS.sum(axis=1, keepdims=True)
     sizes = COUNTS.sum(axis=1)
     assert weights.marginal == pytest.approx(weights.alpha @ S)
-    assert weights.distance == pytest.approx(np.sum((TARGET - weights.alpha @ S) ** 2))
+    assert weights.squared_distance == pytest.approx(np.sum((TARGET - weights.alpha @ S) ** 2))
     assert weights.effective_samples == pytest.approx(1 / np.sum(weights.alpha**2 / sizes))
     assert weights.ess == pytest.approx(weights.effective_samples / sizes.sum())
     assert weights.fedavg == pytest.approx(sizes / sizes.sum())
-    assert weights.fedavg_distance == pytest.approx(np.sum((TARGET - sizes / sizes.sum() @ S) ** 2))
-    assert weights.projection_distance <= weights.distance <= weights.fedavg_distance
+    assert weights.fedavg_squared_distance == pytest.approx(np.sum((TARGET - sizes / sizes.sum() @ S) ** 2))
+    assert weights.projection_squared_distance <= weights.squared_distance <= weights.fedavg_squared_distance
 
 
 def test_answers_cannot_be_changed() -> None:
@@ -95,7 +94,7 @@ def test_many_clients_and_many_labels() -> None:
         weights = fedpals.solve(counts, target, **choice)
         assert weights.certificate.relative_gap < 1e-9
         assert weights.alpha.sum() == pytest.approx(1)
-    assert weights.distance == pytest.approx(weights.projection_distance, abs=1e-14)
+    assert weights.squared_distance == pytest.approx(weights.projection_squared_distance, abs=1e-14)
 
 
 def test_starting_from_a_sketch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +157,7 @@ def test_the_projection_is_one_where_scipy_s_least_squares_is_not_least() -> Non
     target = np.isin(np.arange(10), [0, 4, 7]) / 3
     projection = fedpals.coverage(counts, target)
     assert projection.alpha == pytest.approx([0.5, 0, 0, 0, 0.5])
-    assert projection.distance == pytest.approx(5 / 18, rel=1e-12)
+    assert projection.squared_distance == pytest.approx(5 / 18, rel=1e-12)
     assert fedpals.solve(counts, target, lam=0).ess == pytest.approx(0.4)
 
 
@@ -184,7 +183,7 @@ def test_a_little_of_a_label_that_no_client_has(seed: int) -> None:
     projection = fedpals.coverage(counts, np.array([*(rng.dirichlet([1, 1]) * (1 - missing)), missing]))
     assert not projection.covered
     # Of the closest mix each of the two labels has half of what is missing more.
-    assert projection.distance == pytest.approx(1.5 * missing**2, rel=1e-6)
+    assert projection.squared_distance == pytest.approx(1.5 * missing**2, rel=1e-6)
 
 
 def test_the_limit_leaves_nobody_out_for_what_is_unknown_of_the_projection() -> None:
@@ -206,7 +205,7 @@ def test_a_few_samples_that_have_to_stand_for_many(seed: int) -> None:
     counts = np.floor(rng.dirichlet(np.full(10, 0.05), 150) * sizes[:, None]).astype(np.int64)
     target = rng.dirichlet(np.full(10, 0.05))
     limit, near = (fedpals.solve(counts, target, lam=lam * counts.sum()) for lam in (0, 1e-11))
-    assert limit.distance == pytest.approx(limit.projection_distance, abs=1e-12)
+    assert limit.squared_distance == pytest.approx(limit.projection_squared_distance, abs=1e-12)
     assert limit.ess <= near.ess * (1 + 1e-6)
 
 
@@ -247,13 +246,3 @@ def test_an_answer_that_fails_its_certificate_is_never_returned(monkeypatch: pyt
     monkeypatch.setattr(fedpals.weights.solver, "least_squares", lambda problem, rows, _: problem.w[rows])
     with pytest.raises(fedpals.CertificateError, match="could not be proven optimal"):
         fedpals.solve(COUNTS, TARGET, lam=1e-3)
-
-
-def test_perturb_follows_the_paper() -> None:
-    rng, same = generator(0, "noise"), generator(0, "noise")
-    noisy = fedpals.perturb(TARGET, 0.5, rng)
-    expected = np.array(TARGET) + 0.5 * np.maximum(same.standard_normal(3), 0)
-    assert noisy == pytest.approx(expected / expected.sum())
-    assert fedpals.perturb(TARGET, 0.0, rng) == pytest.approx(TARGET)
-    with pytest.raises(fedpals.InputError, match="delta is -1"):
-        fedpals.perturb(TARGET, -1, rng)

@@ -12,11 +12,11 @@ def load(context: Context) -> Trainee:
     """Return the client of this node's partition."""
     w = worker(context.run_config)
     number = int(context.node_config["partition-id"])
-    x, y = w.client(number)
+    client = w.client(number)
     # Where it is set, the server estimates after every round what the model is worth in the target.
     share = given(context.run_config).get("held_out")
     held_out = None if share is None else float(share)
-    return Trainee(w.model, x, y, len(w.federation.dataset.labels), w.plan, number, w.run.seed, held_out)
+    return Trainee(w.model, client.x, client.y, client.labels, w.run.plan, number, w.run.seed, held_out)
 
 
 app = client_app(load)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 
-from fedpals.run import Run
-from fedpals.worker import Worker
+from fedpals.simulation.run import Run, run_keys
+from fedpals.simulation.worker import Worker
 
 
 def given(config: Mapping[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
@@ -19,11 +20,11 @@ def worker(config: Mapping[str, bool | int | float | str]) -> Worker:
 
     Samples are held out by the clients themselves, so that is not part of it.
     """
-    keys = Run.model_fields.keys() - {"held_out"}
-    run = Run.model_validate({key: value for key, value in given(config).items() if key in keys})
-    return _build(run.model_dump_json(exclude_none=True))
+    names = {key.name for key in run_keys()} - {"held_out"}
+    run = Run.of({key: value for key, value in given(config).items() if key in names})
+    return _build(json.dumps(run.keys()))
 
 
 @lru_cache(maxsize=1)
-def _build(run: str) -> Worker:
-    return Worker(Run.model_validate_json(run))
+def _build(keys: str) -> Worker:
+    return Worker(Run.of(json.loads(keys)))

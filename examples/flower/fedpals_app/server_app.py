@@ -10,7 +10,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
-from fedpals.evaluation import metrics
+from fedpals.engine.metrics import metrics
 from fedpals.flower import strategy
 from fedpals.shift import Head
 from fedpals_app.config import given, worker
@@ -32,25 +32,25 @@ def main(grid: Grid, context: Context) -> None:
         logits = w.model.logits(x).numpy()
         if layer is not None and (features := w.model.features(x)) is not None:
             logits = layer(features.double().numpy())  # unlike arrays it can recognise a label that no client has
-        told = metrics(y.numpy(), logits.argmax(axis=1), len(federation.dataset.labels))
-        return MetricRecord({"accuracy": told.accuracy, "macro_f1": told.macro_f1})
+        scores = metrics(y.numpy(), logits.argmax(axis=1), len(federation.dataset.labels))
+        return MetricRecord({"accuracy": scores.accuracy, "macro_f1": scores.macro_f1})
 
     method = strategy(
-        run.method,
+        run.method.name,
         federation.target,
         seed=run.seed,
-        fraction_train=run.participation,
+        fraction_train=run.server.participation,
         fraction_evaluate=0.0,
         min_available_nodes=int(config.get("nodes", len(federation.clients))),
         wait=float(config["wait"]),
         checkpoint=config.get("checkpoint"),
-        **run.options,
+        **run.method.options,
     )
     initial = ArrayRecord(dict(w.model.network.state_dict()))
-    result = method.start(grid, initial, run.rounds, float(config["timeout"]), evaluate_fn=evaluate)
+    result = method.start(grid, initial, run.server.rounds, float(config["timeout"]), evaluate_fn=evaluate)
     arrays = result.arrays
     if "held_out" in config:
         arrays, layer = method.with_recommended_layer()
-        log(INFO, "With the recommended layer: accuracy %.4f", evaluate(run.rounds, arrays, layer)["accuracy"])
+        log(INFO, "With the recommended layer: accuracy %.4f", evaluate(run.server.rounds, arrays, layer)["accuracy"])
     if "out" in config:
         save_file(dict(arrays.to_torch_state_dict()), Path(str(config["out"])))

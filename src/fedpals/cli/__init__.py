@@ -13,9 +13,11 @@ from fedpals.cli import data, flower
 from fedpals.cli.check import check
 from fedpals.cli.demo import demo
 from fedpals.cli.estimate_target import estimate_target
+from fedpals.cli.flags import with_run_flags
+from fedpals.cli.help import Command, examples
 from fedpals.cli.report import report
 from fedpals.cli.reproduce import reproduce
-from fedpals.cli.run import run, with_options
+from fedpals.cli.run import run
 from fedpals.cli.tune import tune
 from fedpals.cli.weights import weights
 from fedpals.errors import FedpalsError
@@ -45,63 +47,65 @@ def _main(
     """Federated learning for a place whose mix of labels is different."""
 
 
-def examples(*lines: str) -> str:
-    """Return the end of a command's help: examples as a user would type them."""
-    return "[bold]Examples[/bold]\n\n" + "\n\n".join(lines)
-
-
 app.command(
+    cls=Command,
     epilog=examples(
         "fedpals weights stores.csv --target new-store.csv",
         "fedpals weights stores.csv --target new-store.csv --ess 0.25 --plot weights.png",
         "fedpals weights stores.csv --target new-store.csv --grid 4",
         "fedpals weights stores.csv --target new-store.csv --explore explorer.html",
         "fedpals weights stores.csv --target new-store.csv --lam 0 --json > weights.json",
-    )
+    ),
 )(weights)
 
 app.command(
+    cls=Command,
     epilog=examples(
         "fedpals run --task fashion-mnist --labels-per-client 3 --method fedpals --ess 0.5 --seeds 8 --workers 2",
         "fedpals run --task digits --method fedavg,fedprox+fedpals --rounds 40",
         "fedpals run config.toml --out runs",
-    )
-)(with_options(run))
+    ),
+)(with_run_flags(run))
 app.command(
+    cls=Command,
     epilog=examples(
         "fedpals tune --task fashion-mnist --labels-per-client 3 --workers 2",
         "fedpals tune --task digits --model logistic --held-out 0.2 --grid 6 --correction raw",
         "fedpals tune config.toml --method fedprox+fedpals",
-    )
-)(with_options(tune))
+    ),
+)(with_run_flags(tune))
 app.command(
+    cls=Command,
     epilog=examples(
         "fedpals check runs/digits-C3/fedpals-ess0.5/0-1a2b3c4d",
         "fedpals check runs/digits-C3/fedpals-ess0.5/0-1a2b3c4d --json > check.json",
-    )
+    ),
 )(check)
 app.command(
+    cls=Command,
     epilog=examples(
         "fedpals estimate-target runs/digits-C3/fedpals-ess0.5/0-1a2b3c4d",
         "fedpals estimate-target runs/digits-C3/fedpals-ess0.5/0-1a2b3c4d unlabelled.npz -o target.csv",
         "fedpals estimate-target runs/pacs/fedpals-ess0.5/0-1a2b3c4d photos/ --by em --json > target.json",
-    )
+    ),
 )(estimate_target)
-app.command(epilog=examples("fedpals demo", "fedpals demo --seeds 5 --workers 4"))(demo)
+app.command(cls=Command, epilog=examples("fedpals demo", "fedpals demo --seeds 5 --workers 4"))(demo)
 app.command(
+    cls=Command,
     epilog=examples(
         "fedpals reproduce --list",
         "fedpals reproduce synthetic",
         "fedpals reproduce table1 --scale desk --workers 2",
         "fedpals reproduce table1 --scale paper --ray 10.0.0.5:6379 --results results-paper",
-    )
+    ),
 )(reproduce)
 app.command(
+    cls=Command,
     epilog=examples(
         "fedpals report results/table1 -o report",
         "fedpals report results",
         "fedpals report runs -o out/report",
-    )
+    ),
 )(report)
 
 _data = typer.Typer(rich_markup_mode="rich")
@@ -114,29 +118,32 @@ _data.callback(
     ),
 )(data.overview)
 _data.command(
+    cls=Command,
     epilog=examples(
         "fedpals data get fashion-mnist",
         "fedpals data get cifar10 --folder ~/data",
-    )
+    ),
 )(data.get)
 _data.command(
+    cls=Command,
     epilog=examples(
         "fedpals data show digits",
         "fedpals data show cifar10 --labels-per-client 6 --plot marginals.png",
         "fedpals data show fashion-mnist --beta 0.1 --clients 100 --seed 3",
         "fedpals data show synthetic --delta 0.5 --json > federation.json",
         "fedpals data show mine.npz --labels-per-client 2",
-    )
+    ),
 )(data.show)
 app.add_typer(_data, name="data")
 
 _flower = typer.Typer(rich_markup_mode="rich", no_args_is_help=True, help="Flower deployments on this machine.")
 _flower.callback()(lambda: None)  # one command is a command, not the whole group
 _flower.command(
+    cls=Command,
     epilog=examples(
         "fedpals flower up examples/flower -c 'clients=3 rounds=2'",
         "fedpals flower up examples/flower --nodes 4 --tls -c 'clients=5 method=\"scaffold\"'",
-    )
+    ),
 )(flower.up)
 app.add_typer(_flower, name="flower")
 

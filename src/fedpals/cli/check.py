@@ -17,6 +17,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from fedpals.shift import Homogeneity, Tally
+    from fedpals.simulation.record import Record
 
 _SHOWN = 10
 """Rows of a table; --json has all."""
@@ -35,12 +36,12 @@ def check(
 
     RUN_FOLDER is a finished run made with --held-out.
     """
-    from fedpals.record import Record  # torch takes a second to load: only where it is used
     from fedpals.shift import homogeneity
+    from fedpals.simulation.record import Record  # loads slowly: only where it is used
 
     record = Record.at(run)
     tallies = record.tallies()
-    found = homogeneity(tallies, record.run.seed, labels=record.read_json("weights.json")["labels"])
+    found = homogeneity(tallies, record.run.seed, labels=record.server_view().labels)
     if as_json:
         sys.stdout.write(json.dumps(_as_json(found), allow_nan=False) + "\n")
         return
@@ -51,10 +52,10 @@ def check(
     console.print(f"\n{escape(found.advice)}", soft_wrap=True)
 
 
-def _what(record: Any, tallies: Sequence[Tally]) -> str:
+def _what(record: Record, tallies: Sequence[Tally]) -> str:
     run = record.run
     samples = sum(int(tally.samples.sum()) for tally in tallies)
-    return f"{run.task_name}, {run.title}, seed {run.seed}: {len(tallies)} clients, {samples:,} held-out samples"
+    return f"{run.data.name}, {run.method.full_title}, seed {run.seed}: {len(tallies)} clients, {samples:,} held-out samples"
 
 
 def _print_light(console: Console, found: Homogeneity) -> None:

@@ -20,9 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 import fedpals
+from fedpals.config import did_you_mean, validated
 from fedpals.data import SOURCES, Federation, Task, available, load
 from fedpals.data import get as get_files
-from fedpals.data.validation import did_you_mean, validated
 from fedpals.errors import InputError
 from fedpals.labels import Vector
 from fedpals.report.advice import coverage_sentence
@@ -129,7 +129,7 @@ def show(
     if plot is not None:
         save_figure(marginals_figure(federation.counts, federation.target, title=title), plot)
     if as_json:
-        told = {"task": settings.model_dump(exclude_none=True), "seed": seed, "oracle": oracle}
+        told = {"task": settings.keys(), "seed": seed, "oracle": oracle}
         sys.stdout.write(json.dumps({**told, **_as_json(federation, limit)}, allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
@@ -241,10 +241,10 @@ def _print_summary(console: Console, federation: Federation, limit: Weights) -> 
         "evaluation", f"{federation.validation.size:,} samples to validate, {federation.test.size:,} to test"
     )
     summary.add_row("target", coverage_sentence(limit))
-    summary.add_row("FedAvg", f"distance {limit.fedavg_distance:.4g}")
+    summary.add_row("FedAvg", f"squared distance {limit.fedavg_squared_distance:.4g}")
     summary.add_row(
         "best match",
-        f"distance {limit.distance:.4g} at λ → 0⁺, ESS {limit.ess:.1%} = {limit.effective_samples:,.0f} samples",
+        f"squared distance {limit.squared_distance:.4g} at λ → 0⁺, ESS {limit.ess:.1%} = {limit.effective_samples:,.0f} samples",
     )
     console.print(summary)
 
@@ -262,14 +262,14 @@ def _as_json(federation: Federation, limit: Weights) -> dict[str, Any]:
         "test_samples": federation.test.size,
         "covered": projection.covered,
         "projection": {
-            "distance": projection.distance,
+            "squared_distance": projection.squared_distance,
             "marginal": projection.point.tolist(),
             "margin": projection.margin,
         },
-        "fedavg": {"alpha": limit.fedavg.tolist(), "distance": limit.fedavg_distance},
+        "fedavg": {"alpha": limit.fedavg.tolist(), "squared_distance": limit.fedavg_squared_distance},
         "best_match": {
             "alpha": limit.alpha.tolist(),
-            "distance": limit.distance,
+            "squared_distance": limit.squared_distance,
             "ess": limit.ess,
             "effective_samples": limit.effective_samples,
         },

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedpals.cli.run import compute, expand
+from fedpals.cli.run import compute, expand, need_torch
 from fedpals.report.figures import check_figure_path, save_figure
 
 SETTINGS = {
@@ -31,9 +31,10 @@ def demo(
 ) -> None:
     """Train seven methods on real images of digits for a target with other labels, in about a minute."""
     figure = out / "demo.png"
+    need_torch("fedpals demo")
     check_figure_path(figure)
-    from fedpals.experiments import Settings  # torch takes a second to load: only where it is used
-    from fedpals.report.curves import comparison_figure
+    from fedpals.report.lines import comparison_figure
+    from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
 
     console = Console()
     console.print(
@@ -41,6 +42,6 @@ def demo(
         "all there is.\nThe server knows the clients' label counts and the target's; nobody sees a target "
         "image.\n"
     )
-    records = compute(expand(SETTINGS, seeds), Settings(out / "runs", workers), console)
+    records = compute(expand(SETTINGS, seeds), SweepSettings(out / "runs", workers), console)
     save_figure(comparison_figure(records), figure)
     console.print(f"Figure: {escape(str(figure))}", soft_wrap=True)

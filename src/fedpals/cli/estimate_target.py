@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedpals.atomic import replacing
+from fedpals.cli.run import need_torch
 from fedpals.errors import FedpalsError, InputError
+from fedpals.files import replacing
 
 if TYPE_CHECKING:
     from fedpals.shift import TargetEstimate
@@ -58,8 +59,9 @@ def estimate_target(
     """
     if not 0 < level < 1:
         raise InputError(f"--level is {level:g}; it must be between 0 and 1, for instance 0.95")
-    from fedpals.experiments import unlabelled  # torch takes a second to load: only where it is used
-    from fedpals.record import Record
+    need_torch("fedpals estimate-target")
+    from fedpals.simulation import unlabelled  # torch takes a second to load: only where it is used
+    from fedpals.simulation.record import Record
 
     record = Record.at(run)
     record.tallies()  # without them there is nothing to read predictions against: say so before computing any
@@ -74,21 +76,21 @@ def estimate_target(
             failed[name] = error
     if not found:
         raise failed[by]
-    known = record.read_json("weights.json")
+    view = record.server_view()
     if out is not None:
         if by in failed:
             raise InputError(f"{failed[by]}; or write the other estimate, --by {next(iter(found)).value}")
-        _write(out, known["labels"], found[by])
+        _write(out, view.labels, found[by])
     if as_json:
         told: dict[str, Any] = {name.value: _as_json(estimate) for name, estimate in found.items()}
         told |= {name.value: {"error": str(reason)} for name, reason in failed.items()}
-        told = {"samples": len(logits), "labels": known["labels"], **told}
+        told = {"samples": len(logits), "labels": view.labels, **told}
         sys.stdout.write(json.dumps(told, allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
     where = f"{inputs}" if inputs is not None else "the run's own test set, labels not used"
     console.print(f"[dim]{len(logits):,} unlabelled inputs: {escape(where)}[/dim]\n", soft_wrap=True)
-    _print_table(console, known["labels"], known["target"], found)
+    _print_table(console, view.labels, view.target, found)
     for name, reason in failed.items():
         console.print(f"\n[yellow]No {name.value.upper()}: {escape(str(reason))}[/]", soft_wrap=True)
     console.print(

@@ -28,7 +28,7 @@ def up(
     """
     if not (app / "pyproject.toml").is_file():
         raise InputError(f"{app}: has no pyproject.toml; give the folder of a Flower app, such as examples/flower")
-    from fedpals.flower.deployment import Deployment  # loads flwr, which other commands do not need
+    from fedpals.flower.local.deployment import Deployment  # loads flwr, which other commands do not need
 
     signal.signal(signal.SIGTERM, _interrupt)
     with Deployment(tls=tls) as deployment:

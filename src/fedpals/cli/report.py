@@ -18,16 +18,16 @@ def report(
 ) -> None:
     """Write a page of tables and figures that needs no network, and PNG, SVG, CSV and LaTeX of each of them."""
     from fedpals.report.figures import new_figure  # all below takes seconds to load: only where it is used
+    from fedpals.report.finished import read
     from fedpals.report.html import check_page
     from fedpals.report.page import write_report
-    from fedpals.report.study import read
 
     check_page(out / "index.html")
     new_figure(1, 1)
     console = Console()
-    studies, empty = read(paths)
+    experiments, empty = read(paths)
     with console.status("Drawing"):
-        page = write_report(studies, out)
+        page = write_report(experiments, out)
     if empty:
         console.print(f"[dim]Without finished runs, hence left out: {escape(', '.join(empty))}[/dim]", soft_wrap=True)
     console.print(f"Report: {escape(str(page))}", soft_wrap=True)

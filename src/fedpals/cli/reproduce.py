@@ -16,10 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-import fedpals
-from fedpals.cli.run import RAY_HELP, Display
+from fedpals.cli.progress import SweepProgress
+from fedpals.cli.run import RAY_HELP, need_torch
 from fedpals.errors import InputError
-from fedpals.run import Run
+from fedpals.experiments.experiment import DEFINITIONS, Experiment
+from fedpals.simulation.run import Run
 
 if TYPE_CHECKING:
     from fedpals.experiments.results import Results
@@ -51,17 +52,18 @@ def reproduce(
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help=RAY_HELP)] = None,
 ) -> None:
     """Run an experiment of the paper; finished runs are never repeated, an interrupted sweep continues."""
-    folder = experiments or definitions()
+    folder = experiments or DEFINITIONS
     console = Console()
     if list_ or name is None:
         console.print(_overview(folder))
         return
-    from fedpals.experiments import Settings
-    from fedpals.experiments.experiment import named
+    need_torch("fedpals reproduce")
+    from fedpals.experiments.experiment import read_experiment
     from fedpals.experiments.reproduce import reproduce as compute
     from fedpals.experiments.results import Results
+    from fedpals.simulation.computing import SweepSettings
 
-    experiment = named(name, folder)
+    experiment = read_experiment(name, folder)
     experiment.at(scale)
     kept = Results(results / name)
     if (found := kept.provenance.get("scale", scale)) != scale:
@@ -69,13 +71,13 @@ def reproduce(
             f"{kept.path} holds results at scale {found}; give another folder with --results for scale {scale}"
         )
     kept.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
-    settings = Settings(out, workers, data_folder, device, checkpoint_every=10, ray=ray)
+    settings = SweepSettings(out, workers, data_folder, device, checkpoint_every=10, ray=ray)
 
     @contextmanager
     def display(title: str, runs: Sequence[Run]) -> Iterator[Any]:
         if runs:
             console.print(f"{escape(title)}: {len(runs)} to compute", soft_wrap=True)
-        with Display(runs, console) as shown:
+        with SweepProgress(runs, console) as shown:
             yield shown
 
     ended = compute(experiment, scale, kept, settings, display)
@@ -98,15 +100,8 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def definitions() -> Path:
-    """Return the folder of experiments: of the checkout, or of the installed package."""
-    package = Path(fedpals.__file__).parent
-    installed = package / "experiments" / "definitions"
-    return installed if installed.is_dir() else package.parents[1] / "experiments"
-
-
 def _overview(folder: Path) -> Table:
-    from fedpals.experiments.experiment import Experiment, choose, reported_runs, tuning_runs
+    from fedpals.experiments.experiment import choose_points, reported_runs, tuning_runs
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "in the paper", "what", "scale", "runs", "to tune"):
@@ -115,7 +110,7 @@ def _overview(folder: Path) -> Table:
         experiment = Experiment.read(path)
         for number, scale in enumerate(experiment.scale):
             described = (path.stem, experiment.source, experiment.title) if number == 0 else ("", "", "")
-            runs = len(reported_runs(experiment, scale, choose(experiment, {})))
+            runs = len(reported_runs(experiment, scale, choose_points(experiment, {})))
             table.add_row(*map(escape, described), scale, str(runs), str(len(tuning_runs(experiment, scale))))
     return table
 
@@ -130,10 +125,10 @@ def _by_reason(failed: Sequence[tuple[str, Exception]]) -> dict[str, list[str]]:
 
 def _table(results: Results) -> Table:
     """Return the report's table: rows × methods, every evaluation, and the paper's numbers beneath ours."""
-    from fedpals.report.study import Study
-    from fedpals.report.views import table as view
+    from fedpals.report.finished import FinishedExperiment
+    from fedpals.report.views.tables import table as view
 
-    (exhibit,) = view(Study(results.name, results.experiment, tuple(results.runs())))
+    (exhibit,) = view(FinishedExperiment(results.name, results.experiment, tuple(results.runs())))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(exhibit.sheet.columns):
         table.add_column(escape(column), justify="left" if number < 2 else "right", no_wrap=number < 2)

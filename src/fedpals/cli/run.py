@@ -1,45 +1,74 @@
-"""`fedpals run`: train any method on any task. The typed configuration is the command line."""
+"""`fedpals run`: train any method on any task."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpals.data.validation import read_toml, validated
-from fedpals.errors import InputError
+from fedpals.cli.flags import DATA, OUTPUT, TRAINING
+from fedpals.cli.progress import SweepProgress
+from fedpals.config import read_toml
+from fedpals.errors import InputError, MissingExtraError
 from fedpals.methods import option_keys, options_of
-from fedpals.run import Run
+from fedpals.shift.evaluation import Evaluation
+from fedpals.simulation.run import DEFAULT_METHOD, Run, run_keys
 
 if TYPE_CHECKING:
-    from fedpals.experiments import Outcome
-    from fedpals.record import Record
+    from fedpals.report.table import MethodSummary, Spread
+    from fedpals.simulation.computing import SweepSettings
+    from fedpals.simulation.record import Record
+    from fedpals.simulation.sweep import Outcome
 
 _SWEEP_KEYS = ("seeds",)
+CONFIG_HELP = "TOML file of settings; flags given as well take precedence."
 RAY_HELP = "Compute on an existing Ray cluster, such as HOST:6379, whose nodes have fedpals and the data."
 
 
 def run(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; flags given as well take precedence.")
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help=CONFIG_HELP)] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Run with so many seeds, counting up from --seed.",
+            show_default="1",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Run with so many seeds, counting up from --seed.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes: over runs, or over clients if there is one run.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
-    data_folder: Annotated[Path | None, typer.Option(help="Where to look for data first.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.")] = "cpu",
-    resume: Annotated[bool, typer.Option(help="Continue unfinished runs, or start them over.")] = True,
-    checkpoint_every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 1,
-    tracker: Annotated[list[str] | None, typer.Option(help="Send metrics to tensorboard or mlflow, too.")] = None,
-    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help=RAY_HELP)] = None,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, help="Processes: over runs, or over clients if there is one run.", rich_help_panel=OUTPUT),
+    ] = 1,
+    out: Annotated[Path, typer.Option(help="Folder of runs.", rich_help_panel=OUTPUT)] = Path("runs"),
+    data_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to look for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.", rich_help_panel=OUTPUT)] = "cpu",
+    resume: Annotated[
+        bool, typer.Option(help="Continue unfinished runs, or start them over.", rich_help_panel=OUTPUT)
+    ] = True,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=1, help="Rounds between checkpoints.", rich_help_panel=OUTPUT)
+    ] = 1,
+    tracker: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Send metrics to tensorboard or mlflow, too.", show_default="neither", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help=RAY_HELP, show_default="this machine", rich_help_panel=OUTPUT),
+    ] = None,
     **flags: Any,
 ) -> None:
     """Train methods on a task; ends with a table of mean ± std over seeds."""
@@ -47,14 +76,14 @@ def run(
     settings = {**read_config(config), **given}
     seeds = seeds or settings.pop("seeds", 1)
     settings.pop("seeds", None)
-    from fedpals.experiments import Settings  # torch takes a second to load: only where it is used
+    need_torch("fedpals run")
+    from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
 
     if device != "cpu" and ray is None:
         check_device(device)
-    runs = expand(settings, seeds)
     compute(
-        runs,
-        Settings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ()), ray),
+        expand(settings, seeds),
+        SweepSettings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ()), ray),
         Console(),
     )
 
@@ -64,7 +93,7 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
 
     Options of one method, such as ``ess``, go to the methods that take them; one that none takes is an error.
     """
-    methods = [name.strip() for name in str(settings.get("method", Run.model_fields["method"].default)).split(",")]
+    methods = [name.strip() for name in str(settings.get("method", DEFAULT_METHOD)).split(",")]
     options = settings.keys() & option_keys().keys()
     taken = {key for name in methods for key in options_of(name)}
     if len(methods) > 1 and (unused := sorted(options - taken)):
@@ -74,8 +103,16 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
     for name in methods:
         dropped = options - set(options_of(name)) if len(methods) > 1 else set()
         keys = {key: value for key, value in settings.items() if key not in dropped}
-        runs += [validated(Run, {**keys, "method": name, "seed": first + i}) for i in range(seeds)]
+        runs += [Run.of({**keys, "method": name, "seed": first + i}) for i in range(seeds)]
     return runs
+
+
+def need_torch(command: str) -> None:
+    """Say which extra to install where torch is missing."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(command, "learn") from None
 
 
 def check_device(device: str) -> None:
@@ -88,58 +125,53 @@ def check_device(device: str) -> None:
         raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); use cpu") from None
 
 
-def compute(runs: Sequence[Run], settings: Any, console: Console) -> Sequence[Any]:
+def compute(runs: Sequence[Run], settings: SweepSettings, console: Console) -> Sequence[Record]:
     """Compute runs with a progress display, print the table, and end with code 1 if any run failed."""
     from fedpals.report.table import summarise
 
-    outcome = watched(runs, settings, console)
+    outcome = sweep_with_progress(runs, settings, console)
     rows = summarise(outcome.records)
     if rows:
         console.print(results_table(rows))
         console.print("[dim]Test accuracy and macro-F1 in %, mean ± std, at the round selected on validation.")
-        if any(row.recommended for row in rows):
+        if any(Evaluation.RECOMMENDED in row.accuracy for row in rows):
             console.print(
                 "[dim]recommended: the last model, its last layer made for the target from what clients tell of their "
                 "features and of samples that they held out."
             )
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
-    warn(outcome.records, console)
-    insist(outcome, runs, console)
+    warn_of_divergence(outcome.records, console)
+    exit_unless_finished(outcome, runs, console)
     return outcome.records
 
 
-def warn(records: Sequence[Record], console: Console) -> None:
+def warn_of_divergence(records: Sequence[Record], console: Console) -> None:
     """Name the runs that diverged: their numbers are of rounds before that."""
     for record in records:
-        if record.finished and (result := record.result()).get("diverged"):
-            run = record.run
+        if record.finished and (result := record.result()).diverged:
             console.print(
-                f"[bold yellow]diverged:[/] {run.task_name} {run.method_name} seed {run.seed} after round "
-                f"{result['rounds']}; its numbers are of the best round before. Try a smaller learning_rate than "
-                f"{run.learning_rate:g}",
+                f"[bold yellow]diverged:[/] {record.run.name} after round {result.rounds}; its numbers are of the "
+                f"best round before. Try a smaller learning_rate than {record.run.plan.learning_rate:g}",
                 soft_wrap=True,
             )
 
 
-def watched(runs: Sequence[Run], settings: Any, console: Console) -> Outcome:
+def sweep_with_progress(runs: Sequence[Run], settings: SweepSettings, console: Console) -> Outcome:
     """Compute runs with a progress display."""
-    from fedpals.experiments import sweep
+    from fedpals.simulation.sweep import sweep
 
-    with Display(runs, console) as display:
-        return sweep(runs, settings, display)
+    with SweepProgress(runs, console) as progress:
+        return sweep(runs, settings, progress)
 
 
-def insist(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
+def exit_unless_finished(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
     """End the command, saying why, unless all runs are finished."""
     if outcome.failed and len(outcome.failed) == len(runs):
         error = outcome.failed[min(outcome.failed)]
         if isinstance(error, InputError):
             raise error  # not one run could be made of these settings
     for position, error in sorted(outcome.failed.items()):
-        failed = runs[position]
-        console.print(
-            f"[bold red]failed:[/] {failed.task_name} {failed.method_name} seed {failed.seed}: {escape(str(error))}"
-        )
+        console.print(f"[bold red]failed:[/] {runs[position].name}: {escape(str(error))}")
     if outcome.stopped:
         left = sum(not record.finished for record in outcome.records)
         console.print(f"Stopped; {left} of {len(runs)} runs are unfinished. The same command continues them.")
@@ -148,84 +180,36 @@ def insist(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
         raise typer.Exit(1)
 
 
-def results_table(rows: Sequence[Any]) -> Table:
+def results_table(rows: Sequence[MethodSummary]) -> Table:
     """Return the rows as a table, the best mean of each column in bold (Oracle aside)."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("task", "method"):  # which wrap in a narrow terminal, so that no number is cut
         table.add_column(column, overflow="fold")
-    shown = {"raw": "accuracy", "prior": "with prior", "recommended": "recommended", "macro_f1": "macro-F1"}
-    shown = {key: column for key, column in shown.items() if any(getattr(row, key) for row in rows)}
-    for column in (*shown.values(), "seeds"):
+    columns = [name for name, _ in _columns(rows[0]) if any(dict(_columns(row))[name] for row in rows)]
+    for column in (*columns, "seeds"):
         table.add_column(column, justify="right", no_wrap=True)
     previous = None
     for row in rows:
         rivals = [r for r in rows if r.task == row.task and "Oracle" not in r.title]
         cells = []
-        for key in shown:
-            spread = getattr(row, key)
-            best = spread and row in rivals and spread.mean == max(s.mean for r in rivals if (s := getattr(r, key)))
-            cells.append(f"[bold]{spread}[/bold]" if best else str(spread or ""))
+        for column in columns:
+            spread = dict(_columns(row))[column]
+            best = max((s.mean for r in rivals if (s := dict(_columns(r))[column])), default=None)
+            bold = spread is not None and row in rivals and spread.mean == best
+            cells.append(f"[bold]{spread}[/bold]" if bold else str(spread or ""))
         task = row.task if row.task != previous else ""
-        table.add_row(task, row.title, *cells, str(row.raw.seeds))
+        table.add_row(task, row.title, *cells, str(row.seeds))
         previous = row.task
     return table
 
 
-@dataclass
-class Display:
-    """One progress display for all runs: how many are done and failed, and where those under way are."""
-
-    runs: Sequence[Run]
-    console: Console
-    _bars: dict[int, TaskID] = field(default_factory=dict)
-    _features: TaskID | None = None
-    _failed: int = 0
-
-    def __enter__(self) -> Self:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(compact=True),
-            console=self.console,
-            disable=not self.console.is_terminal,
-            transient=True,
-        )
-        self._total = self._progress.add_task("runs", total=len(self.runs), note="")
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, event: Any) -> None:
-        """Show what happened to a run."""
-        run = self.runs[event.run]
-        if event.kind == "features":
-            name, done, total = f"features of {run.task_name}", event.line["done"], event.line["total"]
-            if self._features is None:
-                self._features = self._progress.add_task(name, total=total, note=run.backbone)
-            self._progress.update(self._features, completed=done)
-            if done == total:
-                self._progress.remove_task(self._features)
-                self._features = None
-            return
-        if event.kind == "round":
-            name = f"{run.task_name} {run.method_name} #{run.seed}"
-            bar = self._bars.get(event.run)
-            if bar is None:
-                bar = self._bars[event.run] = self._progress.add_task(name, total=run.rounds, note="")
-            line = event.line
-            note = f"loss {line['loss']:.3f}  validation {line['raw']['validation']['accuracy']:.3f}"
-            self._progress.update(bar, completed=line["round"], note=note)
-            return
-        if event.kind != "stopped":
-            self._failed += event.kind == "failed"
-            note = f"[red]{self._failed} failed" if self._failed else ""
-            self._progress.update(self._total, advance=1, note=note)
-        if (bar := self._bars.pop(event.run, None)) is not None:
-            self._progress.remove_task(bar)
+def _columns(row: MethodSummary) -> list[tuple[str, Spread | None]]:
+    return [
+        ("accuracy", row.accuracy.get(Evaluation.RAW)),
+        ("with prior", row.accuracy.get(Evaluation.PRIOR)),
+        ("recommended", row.accuracy.get(Evaluation.RECOMMENDED)),
+        ("macro-F1", row.macro_f1),
+    ]
 
 
 def read_config(config: Path | None) -> dict[str, Any]:
@@ -235,30 +219,7 @@ def read_config(config: Path | None) -> dict[str, Any]:
     values = read_toml(config)
     if isinstance(values.get("method"), list):
         values["method"] = ",".join(map(str, values["method"]))
-    known = {*Run.model_fields, *_SWEEP_KEYS}
+    known = {*(key.name for key in run_keys()), *_SWEEP_KEYS}
     if unknown := [key for key in values if key not in known]:
-        validated(Run, {unknown[0]: values[unknown[0]]})  # raises, and suggests the nearest key
+        Run.of({unknown[0]: values[unknown[0]]})  # raises, and suggests the nearest key
     return values
-
-
-def _options() -> list[inspect.Parameter]:
-    """Return a command-line option for every key of a run."""
-    parameters = []
-    for key, info in Run.model_fields.items():
-        kinds = [kind for kind in get_args(info.annotation) or (info.annotation,) if kind is not type(None)]
-        kind: Any = kinds[0] if kinds[0] in (int, float) else str
-        option = typer.Option(f"--{key.replace('_', '-')}", help=info.description or "", show_default=False)
-        annotation = Annotated[kind | None, option]
-        parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-    return parameters
-
-
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace ``**flags`` in a command's signature by an option for every key of a run."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    own = [own[0], *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own[1:])]
-    parameters = [*own[:1], *_options(), *own[1:]]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
-    return command

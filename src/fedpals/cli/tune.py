@@ -13,37 +13,51 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedpals.cli.run import check_device, insist, read_config, watched
+from fedpals.cli.flags import DATA, OUTPUT
+from fedpals.cli.run import (
+    CONFIG_HELP,
+    check_device,
+    exit_unless_finished,
+    need_torch,
+    read_config,
+    sweep_with_progress,
+)
 from fedpals.errors import InputError
+from fedpals.shift.evaluation import Correction
 
 if TYPE_CHECKING:
-    from fedpals.experiments.tuning import Candidate
+    from fedpals.simulation.ess_search import Candidate
 
 _OUT = Path("runs")
 
 
-class Correction(StrEnum):
-    """How the model will be used."""
+class Use(StrEnum):
+    """How the model will be used: the corrections that a round can be selected with."""
 
-    raw = "raw"
-    prior = "prior"
-    calibrated = "calibrated"
+    raw = Correction.RAW.value
+    prior = Correction.PRIOR.value
+    calibrated = Correction.CALIBRATED.value
 
 
 def tune(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; flags given as well take precedence.")
-    ] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help=CONFIG_HELP)] = None,
     grid: Annotated[int, typer.Option(metavar="L", min=1, help="Equidistributed values of ESS besides 100 %.")] = 4,
-    correction: Annotated[
-        Correction, typer.Option(help="How the model will be used, hence what is compared.")
-    ] = Correction.prior,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder of runs.")] = _OUT,
-    data_folder: Annotated[Path | None, typer.Option(help="Where to look for data first.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.")] = "cpu",
-    resume: Annotated[bool, typer.Option(help="Continue unfinished runs, or start them over.")] = True,
-    checkpoint_every: Annotated[int, typer.Option(min=1, help="Rounds between checkpoints.")] = 1,
+    correction: Annotated[Use, typer.Option(help="How the model will be used, hence what is compared.")] = Use.prior,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.", rich_help_panel=OUTPUT)] = 1,
+    out: Annotated[Path, typer.Option(help="Folder of runs.", rich_help_panel=OUTPUT)] = _OUT,
+    data_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to look for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.", rich_help_panel=OUTPUT)] = "cpu",
+    resume: Annotated[
+        bool, typer.Option(help="Continue unfinished runs, or start them over.", rich_help_panel=OUTPUT)
+    ] = True,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=1, help="Rounds between checkpoints.", rich_help_panel=OUTPUT)
+    ] = 1,
     **flags: Any,
 ) -> None:
     """Choose the ESS of FedPALS without a target sample: a run for each, compared by the clients' estimate."""
@@ -51,17 +65,20 @@ def tune(
     settings = {**read_config(config), **given}
     if settings.pop("seeds", 1) != 1:
         raise InputError("seeds: every seed has clients of its own, hence an ESS of its own; give one --seed")
-    from fedpals.experiments import Settings  # torch takes a second to load: only where it is used
-    from fedpals.experiments.tuning import candidate, choose, ess_runs, unseen
+    need_torch("fedpals tune")
+    from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
+    from fedpals.simulation.ess_search import best_candidate, candidate, ess_runs, unseen
 
     if device != "cpu":
         check_device(device)
     runs = ess_runs(settings, grid, data_folder)
     console = Console(highlight=False)
-    outcome = watched(runs, Settings(out, workers, data_folder, device, resume, checkpoint_every), console)
-    insist(outcome, runs, console)
-    candidates = [candidate(record, correction.value) for record in outcome.records]
-    best = choose(candidates)
+    outcome = sweep_with_progress(
+        runs, SweepSettings(out, workers, data_folder, device, resume, checkpoint_every), console
+    )
+    exit_unless_finished(outcome, runs, console)
+    candidates = [candidate(record, Correction(correction.value)) for record in outcome.records]
+    best = best_candidate(candidates)
     console.print(_table(candidates, best))
     console.print(
         f"[dim]Target accuracy in %, {_MEANING[correction]}, at the round that the estimate selects. "
@@ -74,17 +91,17 @@ def tune(
             "the estimate is about the rest alone.[/]",
             soft_wrap=True,
         )
-    chosen = {**given, "held_out": runs[best].held_out, "ess": candidates[best].ess}
+    chosen = {**given, "held_out": runs[best].knowledge.held_out, "ess": candidates[best].ess}
     chosen |= {key: value for key, value in (("out", out), ("data_folder", data_folder)) if value not in (None, _OUT)}
     command = ["fedpals", "run", *([str(config)] if config else []), *_flags(chosen)]
     console.print(f"\nChosen: ESS {candidates[best].ess:.1%}. The run is finished; this shows it again:")
     console.print(shlex.join(command), soft_wrap=True, markup=False)
 
 
-_MEANING: Mapping[Correction, str] = {
-    Correction.raw: "as trained",
-    Correction.prior: "with the target prior correction",
-    Correction.calibrated: "calibrated",
+_MEANING: Mapping[Use, str] = {
+    Use.raw: "as trained",
+    Use.prior: "with the target prior correction",
+    Use.calibrated: "calibrated",
 }
 
 
@@ -104,8 +121,7 @@ def _table(candidates: Sequence[Candidate], best: int) -> Table:
             f"{c.lam:.4g}",
             f"{100 * c.estimate:.1f} ± {error}",
             str(c.round),
-            f"[dim]{100 * c.validation:.1f}[/dim]",
-            f"[dim]{100 * c.test:.1f}[/dim]",
+            *("" if value is None else f"[dim]{100 * value:.1f}[/dim]" for value in (c.validation, c.test)),
         ]
         table.add_row(*cells, "← chosen" if number == best else "", style="bold" if number == best else None)
     return table

@@ -18,11 +18,11 @@ from rich.table import Table
 import fedpals
 from fedpals.errors import InputError
 from fedpals.labels import match
+from fedpals.labels.tables import read_counts, read_target
 from fedpals.report.advice import advice, coverage_sentence
 from fedpals.report.explorer import write_explorer
 from fedpals.report.figures import check_figure_path, save_figure, weights_figure
 from fedpals.report.html import check_page
-from fedpals.tables import read_counts, read_target
 from fedpals.weights import Weights
 
 _SHOWN = 30
@@ -130,11 +130,11 @@ def _print_summary(console: Console, solution: Weights, tradeoff: Sequence[Weigh
     summary.add_column(style="bold")
     summary.add_column()
     summary.add_row("target", coverage_sentence(solution))
-    summary.add_row("FedAvg", f"distance {solution.fedavg_distance:.4g}")
+    summary.add_row("FedAvg", f"squared distance {solution.fedavg_squared_distance:.4g}")
     if not tradeoff:
         certificate = solution.certificate
         note = "  (the smallest there is: the best match keeps more than was asked for)" if solution.clamped else ""
-        summary.add_row("FedPALS", f"distance {solution.distance:.4g}")
+        summary.add_row("FedPALS", f"squared distance {solution.squared_distance:.4g}")
         summary.add_row("ESS", f"{solution.ess:.1%} = {solution.effective_samples:,.0f} samples{note}")
         summary.add_row("λ", f"{solution.lam:.6g}")
         summary.add_row(
@@ -146,7 +146,7 @@ def _print_summary(console: Console, solution: Weights, tradeoff: Sequence[Weigh
         return
     console.print(summary)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("ESS", "samples", "λ", "distance", "clients with weight"):
+    for column in ("ESS", "samples", "λ", "squared distance", "clients with weight"):
         table.add_column(column, justify="right")
     for row in tradeoff:
         used = int(np.count_nonzero(row.alpha))
@@ -154,7 +154,7 @@ def _print_summary(console: Console, solution: Weights, tradeoff: Sequence[Weigh
             f"{row.ess:.1%}",
             f"{row.effective_samples:,.0f}",
             f"{row.lam:.4g}",
-            f"{row.distance:.4g}",
+            f"{row.squared_distance:.4g}",
             f"{used:,}",
         )
     console.print()
@@ -174,11 +174,11 @@ def _as_json(solutions: Sequence[Weights]) -> dict[str, Any]:
         "target": first.target.tolist(),
         "covered": projection.covered,
         "projection": {
-            "distance": projection.distance,
+            "squared_distance": projection.squared_distance,
             "marginal": projection.point.tolist(),
             "margin": projection.margin,
         },
-        "fedavg": {"alpha": first.fedavg.tolist(), "distance": first.fedavg_distance},
+        "fedavg": {"alpha": first.fedavg.tolist(), "squared_distance": first.fedavg_squared_distance},
         "solutions": [
             {
                 "lam": row.lam if math.isfinite(row.lam) else "inf",
@@ -186,7 +186,7 @@ def _as_json(solutions: Sequence[Weights]) -> dict[str, Any]:
                 "effective_samples": row.effective_samples,
                 "clamped": row.clamped,
                 "alpha": row.alpha.tolist(),
-                "distance": row.distance,
+                "squared_distance": row.squared_distance,
                 "marginal": row.marginal.tolist(),
                 "certificate": {
                     "gap": row.certificate.gap,

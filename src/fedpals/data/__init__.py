@@ -6,10 +6,11 @@
 ([40.0, 18.0], [0.25, 0.375, 0.375], False)
 """
 
-from fedpals.data.dataset import Dataset, ImageFiles, Indices
+from fedpals.data.dataset import Dataset, ImageFiles
 from fedpals.data.federation import Federation
 from fedpals.data.sources import SOURCES, Availability, available, get, load
 from fedpals.data.task import Task
+from fedpals.labels import Indices
 
 __all__ = [
     "SOURCES",

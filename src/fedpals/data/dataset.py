@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fedpals.data.scaling import Scaling
 from fedpals.errors import InputError, MissingExtraError
 
 Indices: TypeAlias = npt.NDArray[np.int64]
@@ -61,7 +62,7 @@ class Dataset:
 
     name: str
     x: Samples
-    """(n, C, H, W) uint8 images, (n, d) float32 vectors, or image files."""
+    """(n, C, H, W) uint8 or float32 images, (n, d) float32 vectors, or image files."""
     y: Indices
     """(n,) labels in 0..K-1."""
     labels: tuple[str, ...]
@@ -71,6 +72,8 @@ class Dataset:
     domain: Indices | None = None
     """(n,) where a sample comes from, an index into ``domains``: a style, a camera, …"""
     domains: tuple[str, ...] = ()
+    scaling: Scaling | None = None
+    """How raw inputs were brought to ``x``; None where ``x`` is raw."""
 
     def __post_init__(self) -> None:
         samples = len(self.x)

@@ -15,9 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fedpals.data.dataset import Indices
 from fedpals.errors import InputError
-from fedpals.labels import Vector
+from fedpals.labels import Indices, Vector
 
 Table: TypeAlias = npt.NDArray[np.int64]
 """M×K label counts."""

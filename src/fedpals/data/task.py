@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -9,17 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
+from fedpals.config import Settings, hidden, unset
 from fedpals.data import partitions
-from fedpals.data.dataset import Dataset, Indices
-from fedpals.data.federation import Federation
+from fedpals.data.content import content_digest
+from fedpals.data.dataset import Dataset
+from fedpals.data.federation import Federation, federate
 from fedpals.data.partitions import Partition
+from fedpals.data.scaling import Impute, Scale
 from fedpals.data.sources import SOURCES, Kind, load
 from fedpals.errors import InputError
+from fedpals.labels import Indices
+from fedpals.labels.tables import read_target
 from fedpals.rng import generator
 
 _DEFAULT = "digits"
+MEMORY = "memory:"
+"""Begins the name of a federation that was given in Python."""
+_OWN_KEYS = ("client_key", "client_column", "label_column", "target", "target_client", "scale", "impute")
+"""Keys of data that name their clients themselves."""
 _HELD_OUT = 0.25
 """Share of every label that is kept for testing where the publisher made no test split."""
 _MOST_TESTED = 2000
@@ -27,66 +37,135 @@ _MOST_TESTED = 2000
 the paper's n_test for the synthetic task."""
 
 
-class Task(BaseModel):
+class Task(Settings):
     """Which data, and how they are divided among clients and target.
 
     The keys decide how: ``labels_per_client`` means sparsity sampling and ``beta`` Dirichlet
-    sampling; with neither, the data set is divided the way the paper divides it. A key that the
-    division does not use is an error.
+    sampling; data that say themselves which client a sample belongs to are taken as they are; with
+    none of these, the data set is divided the way the paper divides it. A key that the division does
+    not use is an error.
 
     >>> Task(task="digits").partition, Task(task="cifar10", beta=0.1).partition
     ('sparsity', 'dirichlet')
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
     task: str = _DEFAULT
-    """A known data set, or the path of a .npz file or of a folder of images by label."""
-    clients: int | None = Field(default=None, ge=1)
-    """Sparsity and Dirichlet sampling: 10, the target being the last. iWildCam: 100, all of which train.
-    PACS: 2 for a client per domain, instead of the paper's random thirds."""
-    labels_per_client: int | None = Field(default=None, ge=1)
-    """C of sparsity sampling; 3 unless given."""
-    beta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """β of Dirichlet sampling."""
-    samples_per_client: int | None = Field(default=None, ge=1)
-    """n_i of sparsity and Dirichlet sampling, rounded down to a multiple of C; as many as fit unless given."""
-    delta: float | None = Field(default=None, ge=0, le=1)
-    """δ of the synthetic task, how far its target lies outside the clients' hull; 0 unless given."""
-    test_samples: int | None = Field(default=None, ge=1)
-    """Unless given: the whole of an official target, else as many as fit up to 2,000."""
-    validation_samples: int | None = Field(default=None, ge=1)
-    """Unless given: the whole of an official validation set, else as many as fit up to half the test set."""
+    """A known data set, or the path of a .npz or .csv file, or of a folder of images by label."""
+    clients: int | None = Field(default=None, ge=1, json_schema_extra=unset("10, iWildCam 100, PACS 3"))
+    """How many clients. In sparsity and Dirichlet sampling the last of them is the target.
+    PACS takes 2: a client per domain instead of the paper's three at random."""
+    labels_per_client: int | None = Field(default=None, ge=1, json_schema_extra=unset("3"))
+    """C of sparsity sampling: so many random labels per client."""
+    beta: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, json_schema_extra=unset("no Dirichlet sampling")
+    )
+    """β of Dirichlet sampling: the smaller, the more clients differ."""
+    samples_per_client: int | None = Field(default=None, ge=1, json_schema_extra=unset("as many as fit"))
+    """n_i of sparsity and Dirichlet sampling, rounded down to a multiple of C."""
+    delta: float | None = Field(default=None, ge=0, le=1, json_schema_extra=unset("0"))
+    """δ of the synthetic task, how far its target lies outside the clients' hull."""
+    test_samples: int | None = Field(
+        default=None, ge=1, json_schema_extra=unset("the official target, else up to 2,000")
+    )
+    """Samples of the target to report with."""
+    validation_samples: int | None = Field(
+        default=None, ge=1, json_schema_extra=unset("the official set, else up to half the test set")
+    )
+    """Samples of the target to select rounds with."""
+    client_key: str | None = Field(default=None, json_schema_extra=unset("clients are drawn"))
+    """Your own clients: the array of the .npz file that says which client each sample belongs to."""
+    client_column: str | None = Field(default=None, json_schema_extra=unset("clients are drawn"))
+    """Your own clients: the column of the CSV file that says which client each row belongs to."""
+    label_column: str | None = Field(default=None, json_schema_extra=unset("label"))
+    """The column of the CSV file that holds the labels."""
+    target: dict[str, float] | list[float] | None = Field(default=None, json_schema_extra=unset("drawn, as clients"))
+    """Your own T: a CSV file of labels and probabilities; in TOML also a probability per label."""
+    target_client: str | None = Field(default=None, json_schema_extra=unset("none of the clients"))
+    """The client that is the target: its labels are T, its samples are only tested on."""
+    scale: Scale | None = Field(default=None, json_schema_extra=unset("standard"))
+    """Of your own clients' numbers: standard (mean 0, deviation 1 over all clients) or none."""
+    impute: Impute | None = Field(default=None, json_schema_extra=unset("missing values are an error"))
+    """What takes the place of missing values: mean or median over all clients."""
+    content: str | None = Field(default=None, json_schema_extra=hidden())
+    """Digits of the content of your own data, so that changed data are another run."""
+
+    _given: Federation | None = PrivateAttr(default=None)
+    """A federation that was given in Python."""
+
+    @classmethod
+    def of_federation(cls, federation: Federation) -> Task:
+        """Return the task that stands for a federation given in Python."""
+        task = cls(task=f"{MEMORY}{federation.dataset.name}", content=federation.digest)
+        task._given = federation
+        return task
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: Any) -> Any:
-        """Write the division's defaults into the task, so that its record says everything."""
+        """Write the division's defaults, T and the data's content into the task, so that its record says everything."""
         if not isinstance(values, Mapping):
             return values
         given = {key: value for key, value in values.items() if value is not None}
+        if isinstance(given.get("target"), str):
+            given["target"] = read_target(Path(given["target"]).expanduser()).probabilities
+        task = str(given.get("task", _DEFAULT))
+        path = Path(task).expanduser()
+        if "content" not in given and task not in SOURCES and not task.startswith(MEMORY) and path.exists():
+            given["content"] = content_digest(path)
+        source = SOURCES.get(task)
+        if source is not None and _kind(given) == "given":
+            own = {"impute": source.impute, "target_client": None if "target" in given else source.target_client}
+            given = {**{key: value for key, value in own.items() if value is not None}, **given}
         return {**_KINDS[_kind(given)].keys, **given}
 
     @model_validator(mode="after")
     def _only_keys_in_use(self) -> Task:
-        known = _KINDS[self.partition].keys
+        keys = _KINDS[self.partition].keys
         every = {key for kind in _KINDS.values() for key in kind.keys}
-        for key in sorted(every - known.keys()):
+        for key in sorted(every - keys.keys()):
             if getattr(self, key) is not None:
                 raise InputError(
                     f"{key} does not apply to {self.task} with {self.partition} partition, "
-                    f"which takes {', '.join(known) or 'no keys of its own'}"
+                    f"which takes {', '.join(keys) or 'no keys of its own'}"
                 )
+        if self.target is not None and self.target_client is not None:
+            raise InputError("target and target_client are two ways to say what T is: give one of them")
         return self
 
     @property
     def partition(self) -> Kind:
         """How the data set is divided."""
-        return _kind(self.model_dump(exclude_none=True))
+        return _kind(self.keys())
+
+    @property
+    def name(self) -> str:
+        """Short name of the data and their partition, for folders and tables."""
+        name, source = Path(self.task.removeprefix(MEMORY)).stem, SOURCES.get(self.task)
+        for key, letter in (("labels_per_client", "C"), ("beta", "beta"), ("delta", "delta")):
+            if (value := getattr(self, key)) is not None:
+                name += f"-{letter}{value:g}"
+        if source is not None and self.partition == source.partition_with_clients:
+            name += "-domains"
+        if self.target_client is not None:
+            name += f"-{self.target_client}"
+        return re.sub(r"[^A-Za-z0-9._+-]", "_", name)
 
     def dataset(self, folder: Path | None = None) -> Dataset:
         """Return the data set, read once per process."""
-        return _load_once(self.task, folder)
+        if self._given is not None:
+            return self._given.dataset
+        if self.partition == "memory":
+            raise InputError(f"{self.name}: these data were given in Python; give them again with fedpals.train")
+        if self.content is not None and (now := content_digest(Path(self.task).expanduser())) != self.content:
+            raise InputError(
+                f"{self.task} has changed since the run was started (content {self.content}, now {now}); start another run"
+            )
+        return _load_once(self.task, folder, self.client_key, self.client_column, self.label_column)
+
+    @property
+    def own_clients(self) -> bool:
+        """Whether clients and T are the user's own; then nobody has samples of the target to select rounds with."""
+        return self.partition in {"given", "memory"}
 
     def federation(self, seed: int, *, oracle: bool = False, folder: Path | None = None) -> Federation:
         """Divide the data set.
@@ -102,7 +181,12 @@ class Task(BaseModel):
             Where to look for official files first.
         """
         data = self.dataset(folder)
-        division = _KINDS[self.partition].divide(self, data, seed)
+        if self.own_clients:
+            own = self._given or self._federate(data)
+            return own.oracle(seed) if oracle else own
+        divide = _KINDS[self.partition].divide
+        assert divide is not None
+        division = divide(self, data, seed)
         y, target = data.y, division.partition.target
         test = division.evaluation(y, "test", self.test_samples, _MOST_TESTED, seed)
         # Samples to validate on are taken from the same pool as those to train an oracle on: few will do.
@@ -113,6 +197,21 @@ class Task(BaseModel):
             sizes = [indices.size for indices in clients]
             clients = partitions.oracle(y, pool, target, sizes, generator(seed, "oracle"))
         return Federation(data, clients, validation, test, target)
+
+    def _federate(self, data: Dataset) -> Federation:
+        """Return the federation of the clients that the data name."""
+        if data.domain is None:
+            raise InputError(
+                f"{self.task} does not say which client a sample belongs to; give client_key (.npz), client_column (CSV), or "
+                "a folder client/label/image"
+            )
+        target = self.target or self.target_client
+        if target is None:
+            raise InputError(
+                f"{self.task}: T is missing; give target, a CSV file of labels and probabilities, or target_client, one of "
+                f"{', '.join(data.domains[:12])}"
+            )
+        return federate(data, target, scale=self.scale or "standard", impute=self.impute)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +240,9 @@ class _Division:
 class _Kind:
     """A way to divide a data set."""
 
-    divide: Callable[[Task, Dataset, int], _Division]
-    keys: Mapping[str, int | float | None]
+    divide: Callable[[Task, Dataset, int], _Division] | None
+    """None where the data say themselves which client a sample belongs to."""
+    keys: Mapping[str, int | float | str | None]
     """The keys of a task that it takes, with their defaults: keyword arguments of its strategy."""
 
 
@@ -195,6 +295,8 @@ _KINDS: Mapping[Kind, _Kind] = {
     "synthetic": _Kind(partial(_sampled, partitions.synthetic), {"delta": 0.0}),
     "pacs": _Kind(_pacs, {}),
     "by_domain": _Kind(_by_domain, {"clients": 100}),
+    "given": _Kind(None, dict.fromkeys(_OWN_KEYS)),
+    "memory": _Kind(None, {}),
 }
 
 
@@ -205,6 +307,10 @@ def _keys(task: Task) -> dict[str, Any]:
 
 def _kind(values: Mapping[str, Any]) -> Kind:
     """Infer how to divide from the keys that a task has."""
+    if str(values.get("task", _DEFAULT)).startswith(MEMORY):
+        return "memory"
+    if any(key in values for key in _OWN_KEYS):
+        return "given"
     if "labels_per_client" in values:
         return "sparsity"
     if "beta" in values:
@@ -212,9 +318,9 @@ def _kind(values: Mapping[str, Any]) -> Kind:
     source = SOURCES.get(str(values.get("task", _DEFAULT)))
     if source is None:
         return "sparsity"
-    return "by_domain" if source.partition == "pacs" and "clients" in values else source.partition
+    return (source.partition_with_clients if "clients" in values else None) or source.partition
 
 
 @lru_cache(maxsize=2)
-def _load_once(data: str, folder: Path | None) -> Dataset:
-    return load(data, folder)
+def _load_once(data: str, folder: Path | None, *columns: str | None) -> Dataset:
+    return load(data, folder, *columns)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from fedpals.data.files import search_path
+from fedpals.data.official import search_path
 from fedpals.errors import InputError
 
 

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from fedpals.data.validation import did_you_mean, read_toml, validated
+from fedpals.config import Settings, did_you_mean, read_toml, validated
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case
-from fedpals.run import Run
+from fedpals.shift.evaluation import Evaluation, SelectedBy
+from fedpals.simulation.run import Run
 
 Keys: TypeAlias = dict[str, str | float]
 """Keys of a run."""
@@ -44,15 +45,13 @@ View: TypeAlias = Literal[
 ]
 """What the report shows of an experiment."""
 
+DEFINITIONS = Path(__file__).with_name("definitions")
+"""The folder of the paper's experiments."""
 TUNING_SEED = 1000
 """First of the tuning seeds: far from the reported ones, which count up from 0."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Scale(_Part):
+class Scale(Settings):
     """How large the experiment is."""
 
     seeds: int = Field(default=1, ge=1)
@@ -61,7 +60,7 @@ class Scale(_Part):
     """What is smaller than in the paper, in plain words."""
 
 
-class Row(_Part):
+class Row(Settings):
     """A row of the table, a point on the horizontal axis, or a panel."""
 
     name: str
@@ -84,19 +83,19 @@ class Row(_Part):
     """The paper's mean and standard deviation, in %, by method."""
 
 
-class Method(_Part):
+class Column(Settings):
     """A column of the table, or a line in a figure."""
 
     name: str
     run: Keys
     grid: Grid = {}
-    chosen_by: Literal["raw", "prior", "prior/estimate", "calibrated/estimate", "gaussian/estimate"] = "raw"
-    """The selection whose score chooses from the grid; an estimate needs no target sample, but ``held_out``."""
+    chosen_by: Evaluation = Evaluation.RAW
+    """The evaluation whose score chooses from the grid; an estimate needs no target sample, but ``held_out``."""
     apart: bool = False
     """Whether it has means that the others lack, as another network, and so is no rival of theirs."""
 
 
-class Tuning(_Part):
+class Tuning(Settings):
     """How the point of each grid is chosen."""
 
     seeds: int = Field(default=2, ge=1)
@@ -106,7 +105,7 @@ class Tuning(_Part):
     """Keys of the tuning runs at one scale."""
 
 
-class Experiment(_Part):
+class Experiment(Settings):
     """Everything that an experiment's TOML file says."""
 
     title: str
@@ -124,7 +123,7 @@ class Experiment(_Part):
     grid: Grid = {}
     tuning: Tuning = Tuning()
     row: list[Row] = []
-    method: list[Method] = []
+    method: list[Column] = []
     case: list[Case] = []
 
     @model_validator(mode="after")
@@ -160,7 +159,7 @@ Point: TypeAlias = Keys
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """A run and its place in the experiment."""
 
     row: str
@@ -179,7 +178,7 @@ class Planned:
         return self.row, self.method, self.run.digest
 
 
-def named(name: str, folder: Path) -> Experiment:
+def read_experiment(name: str, folder: Path) -> Experiment:
     """Read the experiment of a name from a folder of experiments, and check that all of its runs can be made."""
     known = sorted(path.stem for path in folder.glob("*.toml"))
     if not known:
@@ -192,20 +191,20 @@ def named(name: str, folder: Path) -> Experiment:
     try:
         for scale in experiment.scale:
             tuning_runs(experiment, scale)
-            reported_runs(experiment, scale, choose(experiment, {}))
+            reported_runs(experiment, scale, choose_points(experiment, {}))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return experiment
 
 
-def points(experiment: Experiment, row: Row, method: Method) -> list[Point]:
+def grid_points(experiment: Experiment, row: Row, method: Column) -> list[Point]:
     """Return all points of a method's grid in a row; one empty point where there is nothing to choose."""
     grid, fixed = {**experiment.grid, **method.grid}, {**method.run, **row.method.get(method.name, {})}
     grid = {key: row.grid.get(key, values) for key, values in grid.items() if key not in fixed}
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def tuning_runs(experiment: Experiment, scale: str) -> list[Planned]:
+def tuning_runs(experiment: Experiment, scale: str) -> list[PlannedRun]:
     """Return the runs that choose the points: all points of every grid that has a choice, on tuning seeds."""
     rows = experiment.tuning.rows
     extra = experiment.tuning.scale.get(scale, {})
@@ -214,13 +213,13 @@ def tuning_runs(experiment: Experiment, scale: str) -> list[Planned]:
         _planned(experiment, scale, row, method, point, seed, extra)
         for row, method in _cells(experiment)
         if (row.tuned_as is None if rows is None else row.name in rows)
-        for point in points(experiment, row, method)
-        if len(points(experiment, row, method)) > 1
+        for point in grid_points(experiment, row, method)
+        if len(grid_points(experiment, row, method)) > 1
         for seed in seeds
     ]
 
 
-def reported_runs(experiment: Experiment, scale: str, chosen: Mapping[tuple[str, str], Point]) -> list[Planned]:
+def reported_runs(experiment: Experiment, scale: str, chosen: Mapping[tuple[str, str], Point]) -> list[PlannedRun]:
     """Return the runs that are reported, at the chosen point of every (row, method)."""
     seeds = experiment.at(scale).seeds
     return [
@@ -230,7 +229,7 @@ def reported_runs(experiment: Experiment, scale: str, chosen: Mapping[tuple[str,
     ]
 
 
-def choose(
+def choose_points(
     experiment: Experiment, validation: Mapping[tuple[str, str], list[tuple[Point, float]]]
 ) -> dict[tuple[str, str], Point]:
     """Choose a point for every (row, method): the best mean validation accuracy of its tuning runs.
@@ -241,7 +240,7 @@ def choose(
     shared = experiment.tuning.rows
     chosen: dict[tuple[str, str], Point] = {}
     for row, method in _cells(experiment):
-        grid = points(experiment, row, method)
+        grid = grid_points(experiment, row, method)
         rows = [row.tuned_as or row.name] if shared is None else shared
         results = [result for name in rows for result in validation.get((name, method.name), [])]
         totals = [sum(value for point, value in results if point == candidate) for candidate in grid]
@@ -249,7 +248,7 @@ def choose(
     return chosen
 
 
-def _cells(experiment: Experiment) -> Iterator[tuple[Row, Method]]:
+def _cells(experiment: Experiment) -> Iterator[tuple[Row, Column]]:
     for row in experiment.row:
         for method in experiment.method:
             if row.methods is None or method.name in row.methods:
@@ -257,8 +256,8 @@ def _cells(experiment: Experiment) -> Iterator[tuple[Row, Method]]:
 
 
 def _planned(
-    experiment: Experiment, scale: str, row: Row, method: Method, point: Point, seed: int, extra: Keys
-) -> Planned:
+    experiment: Experiment, scale: str, row: Row, method: Column, point: Point, seed: int, extra: Keys
+) -> PlannedRun:
     keys = {
         **experiment.run,
         **experiment.at(scale).run,
@@ -271,11 +270,11 @@ def _planned(
         "seed": seed,
     }
     try:
-        run = validated(Run, keys)
+        run = Run.of(keys)
     except InputError as error:
         raise InputError(f"{row.name}, {method.name}, scale {scale}: {error}") from None
-    if "/" in method.chosen_by and run.held_out is None:
+    if method.chosen_by.selected_by is not SelectedBy.VALIDATION and run.knowledge.held_out is None:
         raise InputError(
-            f"chosen_by of method {method.name!r} is {method.chosen_by!r}, but nobody holds samples out; give held_out"
+            f"chosen_by of method {method.name!r} is {method.chosen_by.value!r}, but nobody holds samples out; give held_out"
         )
-    return Planned(row.name, method.name, point, run)
+    return PlannedRun(row.name, method.name, point, run)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fedpals.errors import FedpalsError, InputError
-from fedpals.experiments.computing import Event, Settings
-from fedpals.experiments.experiment import Experiment, Planned, Point, choose, reported_runs, tuning_runs
+from fedpals.experiments.experiment import Experiment, PlannedRun, Point, choose_points, reported_runs, tuning_runs
 from fedpals.experiments.results import Results, Summary
-from fedpals.experiments.sweep import sweep
-from fedpals.record import Record
-from fedpals.run import Run
+from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.record import Record
+from fedpals.simulation.run import Run
+from fedpals.simulation.sweep import sweep
 
 Display: TypeAlias = Callable[[str, Sequence[Run]], AbstractContextManager[Callable[[Event], None]]]
 """Opens a progress display for a phase and its runs."""
@@ -30,7 +30,9 @@ class Reproduced:
     """Runs that are still to be computed, where it was stopped."""
 
 
-def reproduce(experiment: Experiment, scale: str, results: Results, settings: Settings, display: Display) -> Reproduced:
+def reproduce(
+    experiment: Experiment, scale: str, results: Results, settings: SweepSettings, display: Display
+) -> Reproduced:
     """Count every case and compute every run of the experiment that has no result yet."""
     failed = _count(experiment, results, settings)
     tuning = _Phase("tuning", "tuning.jsonl", tuning_runs(experiment, scale), whole=False)
@@ -38,22 +40,24 @@ def reproduce(experiment: Experiment, scale: str, results: Results, settings: Se
     failed += ended.failed
     if ended.left:
         return Reproduced(failed, ended.left)
-    reported = _Phase("runs", "runs.jsonl", reported_runs(experiment, scale, chosen(experiment, results)), whole=True)
+    reported = _Phase(
+        "runs", "runs.jsonl", reported_runs(experiment, scale, chosen_points(experiment, results)), whole=True
+    )
     done = _compute(reported, experiment, results, settings, display)
     return Reproduced(failed + done.failed, done.left)
 
 
-def chosen(experiment: Experiment, results: Results) -> dict[tuple[str, str], Point]:
+def chosen_points(experiment: Experiment, results: Results) -> dict[tuple[str, str], Point]:
     """Return the point of every (row, method) that validation chose."""
     validation: dict[tuple[str, str], list[tuple[Point, float]]] = defaultdict(list)
     rules = {method.name: method.chosen_by for method in experiment.method}
     for summary in results.tuning():
-        accuracy = 0.0 if summary.diverged else float(summary.selected[rules[summary.method]]["score"])
+        accuracy = 0.0 if summary.diverged else summary.selected[rules[summary.method]].score
         validation[summary.row, summary.method].append((summary.point, accuracy))
-    return choose(experiment, validation)
+    return choose_points(experiment, validation)
 
 
-def _count(experiment: Experiment, results: Results, settings: Settings) -> tuple[tuple[str, FedpalsError], ...]:
+def _count(experiment: Experiment, results: Results, settings: SweepSettings) -> tuple[tuple[str, FedpalsError], ...]:
     """Count the cases that are not in the results yet; return those whose files are not to be had."""
     kept, failed = [], []
     for case in experiment.case:
@@ -69,13 +73,13 @@ def _count(experiment: Experiment, results: Results, settings: Settings) -> tupl
 class _Phase:
     name: str
     file: str
-    planned: list[Planned]
+    planned: list[PlannedRun]
     whole: bool
     """Whether the summaries keep curves and federation."""
 
 
 def _compute(
-    phase: _Phase, experiment: Experiment, results: Results, settings: Settings, display: Display
+    phase: _Phase, experiment: Experiment, results: Results, settings: SweepSettings, display: Display
 ) -> Reproduced:
     results.keep(phase.file, phase.planned)
     have = {summary.key for summary in results.read(phase.file)}

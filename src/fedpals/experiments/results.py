@@ -13,28 +13,29 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from fedpals.atomic import replacing
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case
-from fedpals.experiments.experiment import Experiment, Planned, Point
-from fedpals.record import Record
-from fedpals.run import Run
+from fedpals.experiments.experiment import Experiment, PlannedRun, Point
+from fedpals.files import replacing
+from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.simulation.record import Record, RoundLine, SelectedRound, ServerView
+from fedpals.simulation.run import Run
 
 _DIGITS = 5
 """Decimals of accuracies per round."""
 
 
-class Federated(BaseModel):
-    """What the server knew: the clients' label counts, the target, and the last round's weights."""
+class FinalView(BaseModel):
+    """What the server knew at the end: the clients' label counts, the target, and the last round's weights."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -50,6 +51,25 @@ class Federated(BaseModel):
     moved: float | None = None
     """How much weight that noise moves on average, as the server itself can tell."""
 
+    @classmethod
+    def of(cls, view: ServerView) -> Self:
+        """Keep the last weights of a server's view."""
+        last = view.rounds[-1]
+        return cls(
+            labels=list(view.labels),
+            counts=[list(row) for row in view.counts],
+            target=list(view.target),
+            participants=list(last.participants),
+            alpha=list(last.alpha),
+            exact_counts=None if view.exact_counts is None else [list(row) for row in view.exact_counts],
+            exact_target=None if view.exact_target is None else list(view.exact_target),
+            moved=None if view.spread is None else view.spread.moved,
+        )
+
+
+Curves: TypeAlias = dict[Correction, dict[str, list[float]]]
+"""By correction, then by "validation" and "test": the metric after every round."""
+
 
 class Summary(BaseModel):
     """One finished run, as small as tables and figures allow."""
@@ -63,14 +83,14 @@ class Summary(BaseModel):
     digest: str
     """Of the run's configuration."""
     run: dict[str, Any]
-    selected: dict[str, Any]
-    """By "raw" and "prior" (and others, see `Run.held_out`): the selected round, its score and its test metrics."""
-    curves: dict[str, dict[str, list[float]]] = Field(default_factory=dict)
-    """By "raw" and "prior", by "validation" and "test": the metric after every round."""
-    federation: Federated | None = None
+    """Its flat keys."""
+    selected: dict[Evaluation, SelectedRound]
+    curves: Curves = Field(default_factory=dict)
+    federation: FinalView | None = None
     tallies: list[dict[str, Any]] = Field(default_factory=list)
     """Of every client, on the samples that it held out."""
     projection_distance: float = 0.0
+    """d(T, S) of the paper, a squared distance."""
     covered: bool = False
     clients: int = 0
     samples: int = 0
@@ -86,49 +106,52 @@ class Summary(BaseModel):
     @property
     def configuration(self) -> Run:
         """The run, as a typed configuration."""
-        return Run.model_validate(self.run)
+        return Run.of(self.run)
 
     @property
     def seed(self) -> int:
         """Seed of the run."""
         return int(self.run.get("seed", 0))
 
+    def test(self, evaluation: Evaluation, metric: str) -> float | None:
+        """Return a test metric of an evaluation; None where there is none."""
+        selected = self.selected.get(evaluation)
+        return None if selected is None or selected.test is None else float(getattr(selected.test, metric))
+
     @classmethod
-    def of(cls, planned: Planned, record: Record, *, metric: str = "accuracy", whole: bool = True) -> Self:
+    def of(cls, planned: PlannedRun, record: Record, *, metric: str = "accuracy", whole: bool = True) -> Self:
         """Summarise a finished run; without curves, federation and tallies unless ``whole``."""
-        result, lines, weights = record.result(), record.metrics(), record.read_json("weights.json")
-        curves = {
-            name: {
-                part: [round(line[name][part][metric], _DIGITS) for line in lines] for part in ("validation", "test")
-            }
-            for name in result["selected"]
-            if name in lines[0]
-        }
-        last = weights["rounds"][-1]
-        federation = Federated(
-            **{key: weights[key] for key in ("labels", "counts", "target")},
-            **{key: last[key] for key in ("participants", "alpha")},
-            exact_counts=weights.get("exact_counts"),
-            exact_target=weights.get("exact_target"),
-            moved=weights.get("spread", {}).get("moved"),
-        )
+        result, lines = record.result(), record.lines()
         return cls(
             row=planned.row,
             method=planned.method,
             point=planned.point,
             digest=planned.run.digest,
-            run=planned.run.model_dump(exclude_none=True),
-            selected=result["selected"],
-            curves=curves if whole else {},
-            federation=federation if whole else None,
-            tallies=[tally.to_json() for tally in record.tallies()] if whole and planned.run.held_out else [],
-            projection_distance=result["projection_distance"],
-            covered=result["covered"],
-            clients=result["clients"],
-            samples=result["samples"],
-            seconds=round(sum(line["seconds"] for line in lines), 2),
-            diverged=result.get("diverged", False),
+            run=planned.run.keys(),
+            selected=dict(result.selected),
+            curves=_curves(lines, metric) if whole else {},
+            federation=FinalView.of(record.server_view()) if whole else None,
+            tallies=[t.to_json() for t in record.tallies()] if whole and planned.run.knowledge.held_out else [],
+            projection_distance=result.projection_distance,
+            covered=result.covered,
+            clients=result.clients,
+            samples=int(result.samples),
+            seconds=round(sum(line.seconds for line in lines), 2),
+            diverged=result.diverged,
         )
+
+
+def _curves(lines: Sequence[RoundLine], metric: str) -> Curves:
+    curves: Curves = {}
+    for correction in Correction:
+        scores = [line.scores(correction) for line in lines]
+        parts = {
+            part: [round(getattr(values, metric), _DIGITS) for s in scores if (values := getattr(s, part, None))]
+            for part in ("validation", "test")
+        }
+        if filled := {part: values for part, values in parts.items() if values}:
+            curves[correction] = filled
+    return curves
 
 
 class Results:
@@ -203,7 +226,7 @@ class Results:
         }
         self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
 
-    def keep(self, name: str, planned: Iterable[Planned]) -> None:
+    def keep(self, name: str, planned: Iterable[PlannedRun]) -> None:
         """Drop runs that the experiment no longer has; of the others take the order and points that it has now."""
         have = {summary.key: summary for summary in self.read(name)}
         plans = {plan.key: plan for plan in planned if plan.key in have}

@@ -13,9 +13,10 @@ except ImportError:
 
     raise MissingExtraError("fedpals.flower", "flower") from None
 
+from fedpals.flower.attendance import TooFewNodesError
 from fedpals.flower.client import Trainee, add_labelcounts, client_app
-from fedpals.flower.label_aware import LabelAware, TooFewNodesError
-from fedpals.flower.named import AFL, SCAFFOLD, FedAvg, FedPALS, FedProx, FedRS, FedSGD, LogitAdjusted, strategy
+from fedpals.flower.methods import AFL, SCAFFOLD, FedAvg, FedPALS, FedProx, FedRS, FedSGD, LogitAdjusted, strategy
+from fedpals.flower.rounds import LabelAware
 
 __all__ = [
     "AFL",

@@ -12,14 +12,11 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
+from fedpals.engine.refusal import Refused
 from fedpals.errors import InputError
 
 _UNREADABLE = (ValueError, TypeError, EOFError, OSError)
 """What numpy raises for bytes that are no array."""
-
-
-class Refused(Exception):  # noqa: N818 -- a verdict on a reply, which never reaches the user as an error
-    """Why a reply cannot be used."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,16 +13,16 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fedpals.data import Indices
 from fedpals.data.partitions import held_out
+from fedpals.engine.client import Client
+from fedpals.engine.flat_model import FlatModel
+from fedpals.engine.plan import Plan
 from fedpals.errors import InputError
 from fedpals.flower import messages
 from fedpals.flower.messages import Introduction
-from fedpals.labels import Vector
-from fedpals.privacy import secure_counts
+from fedpals.labels.private import secure_counts
 from fedpals.rng import generator
-from fedpals.shift import FeatureSums, HeldOutFeatures, Tally
-from fedpals.training import FlatModel, Plan, local_update, mean_loss
+from fedpals.shift import FeatureSums
 
 _NOISY = "fedpals.noisycounts"
 """Where a node's state keeps its noisy counts."""
@@ -65,6 +65,8 @@ class Trainee:
     """Share of each label, rounded down, that it keeps out of training, to tally the global models on."""
     count_epsilon: float | None = None
     """ε of the noise that it adds to its label counts before it tells them."""
+    rounds: int | None = None
+    """Of the whole training, where the plan has a schedule."""
 
     def __post_init__(self) -> None:
         if self.held_out is not None and not 0 < self.held_out < 1:
@@ -76,43 +78,26 @@ class Trainee:
             )
 
     @cached_property
-    def samples(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Inputs and labels to train with, and those held out: the simulator's split for the same seed and number."""
+    def client(self) -> Client:
+        """The client that every engine trains; what it holds out is the simulator's split for its seed and number."""
         if self.held_out is None:
-            return (self.x, self.y), (self.x[:0], self.y[:0])
+            return Client(self.x, self.y, self.labels, self.number, self.seed)
         rng = generator(self.seed, "held out", self.number)
         parts = held_out(self.y.cpu().numpy(), np.arange(len(self.y)), self.held_out, rng)
         training, held = (torch.from_numpy(part).to(self.y.device) for part in parts)
-        return (self.x[training], self.y[training]), (self.x[held], self.y[held])
+        own = self.x[held], self.y[held]
+        return Client(self.x[training], self.y[training], self.labels, self.number, self.seed, own)
 
     @property
     def counts(self) -> Sequence[int]:
         """K label counts of the samples to train with."""
-        return torch.bincount(self.samples[0][1], minlength=self.labels).tolist()
-
-    def tally(self) -> Tally:
-        """Add up what the network makes of the samples held out."""
-        x, y = self.samples[1]
-        if not len(y):
-            raise InputError("this client holds no samples out, so it has nothing to tally")
-        return Tally.of(y.cpu().numpy(), self.model.logits(x).double().cpu().numpy())
+        return torch.bincount(self.client.y, minlength=self.labels).tolist()
 
     def feature_sums(self) -> FeatureSums:
         """Add up what the network's last layer sees of the samples to train with."""
         if self.count_epsilon is not None:
             raise InputError("this client tells its label counts with noise; sums of features would tell them exactly")
-        features, y = self._seen(*self.samples[0])
-        return FeatureSums.of(features, y, self.labels)
-
-    def held_out_features(self) -> HeldOutFeatures:
-        """Return what the network's last layer sees of the samples held out."""
-        return HeldOutFeatures(*self._seen(*self.samples[1]))
-
-    def _seen(self, x: Tensor, y: Tensor) -> tuple[Vector, Indices]:
-        features = self.model.features(x)
-        if features is None:
-            raise InputError("the network's last layer is not linear with a bias, so its features cannot be told")
-        return features.double().cpu().numpy(), y.cpu().numpy()
+        return self.client.feature_sums(self.model)
 
     def load(self, arrays: ArrayRecord) -> Tensor:
         """Put the global arrays into the network and return them as a vector."""
@@ -134,35 +119,40 @@ def client_app(load: Callable[[Context], Trainee]) -> ClientApp:
 
     def introduce(_: RecordDict, context: Context) -> RecordDict:
         trainee = load(context)
-        held = len(trainee.samples[1][1])
-        counts, number = _told_counts(trainee, context), _number(context)
-        return messages.labelcounts(Introduction(counts, number, held, trainee.count_epsilon))
+        own = trainee.client.held_out
+        counts, number = _reported_counts(trainee, context), _number(context)
+        return messages.labelcounts(Introduction(counts, number, len(own[1]) if own else 0, trainee.count_epsilon))
 
     def loss(content: RecordDict, context: Context) -> RecordDict:
         trainee = loaded(content, context)
-        return messages.loss(mean_loss(trainee.model, trainee.model.vector.clone(), *trainee.samples[0]))
+        return messages.loss(trainee.client.loss(trainee.model, trainee.model.vector.clone()))
+
+    def tally(content: RecordDict, context: Context) -> RecordDict:
+        trainee = loaded(content, context)
+        return messages.sums(trainee.client.tally(trainee.model))
+
+    def held_out_features(content: RecordDict, context: Context) -> RecordDict:
+        trainee = loaded(content, context)
+        return messages.sums(trainee.client.held_out_features(trainee.model))
 
     _answer(app, messages.LABELCOUNTS, introduce)
     _answer(app, messages.LOSS, loss)
-    _answer(app, messages.TALLY, lambda *asked: messages.sums(loaded(*asked).tally()))
+    _answer(app, messages.TALLY, tally)
     _answer(app, messages.FEATURESUMS, lambda *asked: messages.sums(loaded(*asked).feature_sums()))
-    _answer(app, messages.FEATURES, lambda *asked: messages.sums(loaded(*asked).held_out_features()))
+    _answer(app, messages.FEATURES, held_out_features)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         trainee, content = load(context), message.content
-        rule, server, client = messages.read_job(content)
-        start = trainee.load(_arrays(content))
-        x, y = trainee.samples[0]
-        marginal = torch.bincount(y, minlength=trainee.labels) / len(y)
-        rng = generator(trainee.seed, "batches", messages.read_round(content), trainee.number)
-        update = local_update(
-            trainee.model, start, x, y, marginal, rule, trainee.plan, rng, server=server, client=client
-        )
+        rule, server, state = messages.read_job(content)
+        start, number = trainee.load(_arrays(content)), messages.read_round(content)
+        plan = trainee.plan.at(number, trainee.rounds)
+        update = trainee.client.train(trainee.model, start, rule, plan, number, server=server, state=state)
         # Noise would hide that counts have changed, and a restarted node would spend ε again to repeat them.
         repeated = trainee.counts if trainee.count_epsilon is None else None
-        size = max(0, sum(_told_counts(trainee, context)))
-        metrics = {"train_loss": update.loss, "num-examples": size}
+        metrics: dict[str, float] = {"num-examples": max(0, sum(_reported_counts(trainee, context)))}
+        if update.loss is not None:
+            metrics["train_loss"] = update.loss
         arrays = ArrayRecord(dict(trainee.model.network.state_dict()))
         return Message(messages.answer(arrays, metrics, rule, update.state, repeated), reply_to=message)
 
@@ -177,8 +167,8 @@ def _answer(app: ClientApp, question: str, answer: Callable[[RecordDict, Context
         return Message(answer(message.content, context), reply_to=message)
 
 
-def _told_counts(trainee: Trainee, context: Context) -> list[int]:
-    """Return the counts to tell; noise is drawn once and remembered for the run, because every draw spends ε."""
+def _reported_counts(trainee: Trainee, context: Context) -> list[int]:
+    """Return the counts to report; noise is drawn once and remembered for the run, because every draw spends ε."""
     if trainee.count_epsilon is None:
         return list(trainee.counts)
     if _NOISY not in context.state:

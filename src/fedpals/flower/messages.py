@@ -16,11 +16,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
+from fedpals.engine.client import Update
+from fedpals.engine.refusal import Refused
 from fedpals.errors import InputError
-from fedpals.flower.arrays import Layout, Refused, load, pack, unpack
+from fedpals.flower.arrays import Layout, load, pack, unpack
 from fedpals.methods import METHODS, ClientRule
 from fedpals.shift import FeatureSums, HeldOutFeatures, Tally
-from fedpals.training import Update
 
 Value = TypeVar("Value")
 Sums = TypeVar("Sums", Tally, FeatureSums, HeldOutFeatures)
@@ -34,8 +35,11 @@ FEATURES = "query.features"
 _OURS = "fedpals."
 _RULE, _SERVER, _CLIENT, _COUNTS, _SUMS = (_OURS + name for name in ("rule", "server", "client", "labelcounts", "sums"))
 
-_RULES: list[type[ClientRule]] = [ClientRule, *(named.rule for named in METHODS.values() if named.rule)]
-RULES: Mapping[str, type[ClientRule]] = {rule.name: rule for rule in _RULES}
+
+def client_rules() -> dict[str, type[ClientRule]]:
+    """Return the client rules that this machine has, by name; a user's own once they are registered."""
+    rules: list[type[ClientRule]] = [ClientRule, *(entry.rule for entry in METHODS.values() if entry.rule)]
+    return {rule.name: rule for rule in rules}
 
 
 def job(rule: ClientRule, server: Tensor | None, client: Tensor | None) -> dict[str, ArrayRecord | ConfigRecord]:
@@ -54,11 +58,15 @@ def read_job(content: RecordDict) -> tuple[ClientRule, Tensor | None, Tensor | N
     """Return the rule to train with, and its vectors of the server and of this client."""
     told = dict(content.config_records.get(_RULE, {"name": ClientRule.name}))
     name = str(told.pop("name"))
-    if name not in RULES:
-        raise InputError(f"the server asks for the client rule {name!r}; known are {', '.join(RULES)}: update fedpals")
+    rules = client_rules()
+    if name not in rules:
+        raise InputError(
+            f"the server asks for the client rule {name!r}, and this client has {', '.join(rules)}; update fedpals, or "
+            "register the rule here too (fedpals.register)"
+        )
     options: dict[str, Any] = told
     vectors = [unpack(content.array_records[key]) if key in content else None for key in (_SERVER, _CLIENT)]
-    return RULES[name](**options), vectors[0], vectors[1]
+    return rules[name](**options), vectors[0], vectors[1]
 
 
 def read_round(content: RecordDict) -> int:
@@ -106,7 +114,7 @@ def read_update(content: RecordDict, layout: Layout, rule: ClientRule) -> Update
             raise Refused(f"it does not say that it trained with the client rule {rule.name!r}")
     kept = content.get(_CLIENT)
     state = unpack(kept) if isinstance(kept, ArrayRecord) else None
-    return Update(layout.vector(arrays[0]), metrics_of(content).get("train_loss", math.nan), 0, state)
+    return Update(layout.vector(arrays[0]), metrics_of(content).get("train_loss"), 0, state)
 
 
 def metrics_of(content: RecordDict) -> dict[str, float]:

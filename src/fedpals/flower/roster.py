@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from flwr.app import RecordDict
 
-from fedpals.data import Indices
+from fedpals.engine.refusal import Refused
 from fedpals.errors import InputError
 from fedpals.flower import messages
-from fedpals.flower.arrays import Refused
-from fedpals.labels import LabelCounts
-from fedpals.privacy import repair
+from fedpals.labels import Indices, LabelCounts
+from fedpals.labels.private import repair
 
 _EXACT = 2.0**53
 """Up to this, a float64 holds every whole number."""

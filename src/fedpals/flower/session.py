@@ -11,17 +11,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedpals import server
-from fedpals.data import Indices
+from fedpals.engine.server import Server
+from fedpals.engine.state import ServerState
 from fedpals.flower.arrays import Layout
 from fedpals.flower.roster import Member, Roster
-from fedpals.labels import LabelCounts
-from fedpals.server import Server
+from fedpals.labels import Indices, LabelCounts
 from fedpals.shift import Tally
 
 
 @dataclass(frozen=True, eq=False)
-class Best:
+class BestModel:
     """The round whose model is worth most in the target, as the clients' tallies estimate it."""
 
     round: int
@@ -30,13 +29,13 @@ class Best:
 
 
 @dataclass(eq=False)
-class State(server.State):
+class FlowerState(ServerState):
     """The server's state, who its clients are, and what they said of its models."""
 
     members: list[Member] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     """What a run must have in common with one that it continues."""
-    best: Best | None = None
+    best: BestModel | None = None
     tallies: dict[int, Tally] = field(default_factory=dict)
     """The last ones, by row."""
 
@@ -61,7 +60,7 @@ class State(server.State):
         state.settings = facts["settings"]
         state.tallies = {int(row): Tally.from_json(tally) for row, tally in facts.get("tallies", {}).items()}
         if "best" in facts:
-            state.best = Best(**facts["best"], vector=tensors["best"])
+            state.best = BestModel(**facts["best"], vector=tensors["best"])
         return state
 
 
@@ -70,7 +69,7 @@ class Session:
     """One run of a strategy."""
 
     layout: Layout
-    state: State
+    state: FlowerState
     roster: Roster
     timeout: float | None
     server: Server | None = None

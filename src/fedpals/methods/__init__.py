@@ -8,7 +8,7 @@ import this loads no torch, because the keys of a run and the flags of the comma
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,43 +17,56 @@ from typing import Any
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
-from fedpals.data.validation import validated
+from fedpals.config import did_you_mean, validated
 from fedpals.errors import InputError
 from fedpals.methods.agnostic import Agnostic
 from fedpals.methods.full_batch import FullBatch
 from fedpals.methods.logit_adjusted import LogitAdjusted
-from fedpals.methods.option import as_keys, declared, option
+from fedpals.methods.option import as_keys, as_text, declared_options, option
+from fedpals.methods.own import check_part, own_name, own_options, own_source
 from fedpals.methods.pals import Pals
 from fedpals.methods.proximal import Proximal
 from fedpals.methods.restricted_softmax import RestrictedSoftmax
 from fedpals.methods.rule import ClientRule
 from fedpals.methods.scaffold import Scaffold
-from fedpals.methods.weighting import BySize, Weighting
+from fedpals.methods.weighting import Weighting
 
-__all__ = ["METHODS", "ClientRule", "Method", "Named", "Weighting", "method", "option", "option_keys", "options_of"]
+__all__ = [
+    "METHODS",
+    "ClientRule",
+    "Method",
+    "MethodEntry",
+    "Weighting",
+    "build_method",
+    "method_of",
+    "option",
+    "option_keys",
+    "options_of",
+    "register",
+]
 
 
 @dataclass(frozen=True)
-class Named:
+class MethodEntry:
     """What a name stands for. A name that sets only one half composes with one that sets the other."""
 
     title: str
     rule: type[ClientRule] | None = None
-    weighting: type[Any] | None = None
+    weighting: type[Weighting] | None = None
     oracle: bool = False
     """Whether the clients are redrawn from the target's marginal."""
 
 
-METHODS: Mapping[str, Named] = {
-    "fedavg": Named("FedAvg"),
-    "fedpals": Named("FedPALS", weighting=Pals),
-    "fedsgd": Named("FedSGD", rule=FullBatch),
-    "fedprox": Named("FedProx", rule=Proximal),
-    "scaffold": Named("SCAFFOLD", rule=Scaffold),
-    "fedrs": Named("FedRS", rule=RestrictedSoftmax),
-    "logit_adjusted": Named("Logit-adjusted", rule=LogitAdjusted),
-    "afl": Named("AFL", weighting=Agnostic),
-    "oracle": Named("Oracle", oracle=True),
+METHODS: dict[str, MethodEntry] = {
+    "fedavg": MethodEntry("FedAvg"),
+    "fedpals": MethodEntry("FedPALS", weighting=Pals),
+    "fedsgd": MethodEntry("FedSGD", rule=FullBatch),
+    "fedprox": MethodEntry("FedProx", rule=Proximal),
+    "scaffold": MethodEntry("SCAFFOLD", rule=Scaffold),
+    "fedrs": MethodEntry("FedRS", rule=RestrictedSoftmax),
+    "logit_adjusted": MethodEntry("Logit-adjusted", rule=LogitAdjusted),
+    "afl": MethodEntry("AFL", weighting=Agnostic),
+    "oracle": MethodEntry("Oracle", oracle=True),
 }
 
 
@@ -66,60 +79,144 @@ class Method:
     rule: ClientRule
     weighting: Weighting
     oracle: bool
+    options: Mapping[str, Any]
+    """The options that were given, and those that the method settled itself; the others have their defaults."""
+    source: str | None = None
+    """Digits of the source of rule and weighting, where they are a user's own."""
 
     @property
-    def settled(self) -> dict[str, Any]:
-        """The options that have no default, with the values that the method settled on."""
-        return {
-            key: getattr(part, key)
-            for part in (self.rule, self.weighting)
-            for key, field in declared(type(part)).items()
-            if field.default is None
-        }
+    def named_options(self) -> dict[str, Any]:
+        """Those options that are part of the method's name: the ones declared with a symbol."""
+        return {key: value for key, value in self.options.items() if self._symbols.get(key)}
+
+    @property
+    def _symbols(self) -> dict[str, str | None]:
+        """What tables call the options."""
+        keys = {**as_keys(type(self.rule)), **as_keys(type(self.weighting))}
+        return {key: info.title for key, (_, info) in keys.items()}
+
+    @property
+    def full_name(self) -> str:
+        """The name with what sets the method apart, for folders and tables."""
+        return self.name + "".join(f"-{key}{as_text(value)}" for key, value in self.named_options.items())
+
+    @property
+    def full_title(self) -> str:
+        """The method as tables and legends call it, with what sets it apart."""
+        shown = (f"({self._symbols[key]} {as_text(value)})" for key, value in self.named_options.items())
+        return " ".join([self.title, *shown])
 
 
-def method(name: str, options: Mapping[str, Any] | None = None) -> Method:
+def build_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """Return the method of a name such as ``fedavg`` or ``fedprox+fedpals``.
 
     ``options`` are those of its rule and weighting; one that neither has, or a value out of bounds, is an error.
 
-    >>> method("fedprox+fedpals", {"proximal_weight": 0.1, "ess": 0.5}).title
+    >>> build_method("fedprox+fedpals", {"proximal_weight": 0.1, "ess": 0.5}).title
     'FedProx+FedPALS'
     """
-    parts, rule, weighting = _parts(name)
+    entries, rule_class, weighting_class = _parts(name)
     if unknown := sorted((options or {}).keys() - set(options_of(name))):
-        known = ", ".join(options_of(name)) or "no options"
-        raise InputError(f"{unknown[0]} is no option of the method {name!r}, which takes {known}")
+        takes = ", ".join(options_of(name)) or "no options"
+        raise InputError(f"{unknown[0]} is no option of the method {name!r}, which takes {takes}")
     given = validated(_options(name), options or {}).model_dump(exclude_none=True)
 
-    def made(part: type[Any]) -> Any:
-        return part(**{key: given[key] for key in declared(part) if key in given})
+    def build(part: type[Any]) -> Any:
+        return part(**{key: given[key] for key in declared_options(part) if key in given})
 
-    title = "+".join(p.title for p in parts)
-    return Method(name, title, made(rule), made(weighting), any(p.oracle for p in parts))
+    rule, weighting = build(rule_class), build(weighting_class)
+    settled = {
+        key: getattr(part, key)
+        for part in (rule, weighting)
+        for key, field in declared_options(type(part)).items()
+        if field.default is None and getattr(part, key) is not None
+    }
+    title = "+".join(entry.title for entry in entries)
+    oracle = any(entry.oracle for entry in entries)
+    return Method(name, title, rule, weighting, oracle, {**given, **settled}, own_source(rule, weighting))
+
+
+def method_of(given: Any, options: Mapping[str, Any] | None = None) -> Method:
+    """Return the method that a name, an object, or a pair of them stands for.
+
+    ``options`` are for names. An object of a `ClientRule` subclass is joined with FedAvg's weighting, one of a `Weighting`
+    subclass with plain SGD; a pair joins a rule with a weighting, as ``(MyRule(), "fedpals")``.
+
+    >>> method_of((Proximal(0.1), "fedpals"), {"ess": 0.5}).name
+    'proximal+fedpals'
+    """
+    if isinstance(given, Method):
+        return given
+    if isinstance(given, str):
+        return build_method(given, options)
+    parts = given if isinstance(given, tuple) else (given,)
+    rule, weighting = ClientRule(), Weighting()
+    names, titles = list[str](), list[str]()
+    chosen: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(part, str):
+            named = build_method(part, {key: v for key, v in (options or {}).items() if key in options_of(part)})
+            rule = named.rule if type(named.rule) is not ClientRule else rule
+            weighting = named.weighting if type(named.weighting) is not Weighting else weighting
+            names, titles, chosen = [*names, named.name], [*titles, named.title], {**chosen, **named.options}
+            continue
+        check_part(part)
+        rule, weighting = (part, weighting) if isinstance(part, ClientRule) else (rule, part)
+        names, titles, chosen = (
+            [*names, own_name(part)],
+            [*titles, type(part).__name__],
+            {**chosen, **own_options(part)},
+        )
+    return Method("+".join(names), "+".join(titles), rule, weighting, False, chosen, own_source(rule, weighting))
+
+
+def register(
+    name: str,
+    *,
+    rule: type[ClientRule] | None = None,
+    weighting: type[Weighting] | None = None,
+    title: str | None = None,
+) -> None:
+    """Give a client rule or a weighting a name: for `fedpals.train`, TOML files, the command line and Flower.
+
+    Its options, declared with `fedpals.option`, become keys and flags. Call it where the class is defined; a package that
+    names its module in the entry-point group ``fedpals.methods`` is loaded by the command line.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise InputError(f"name is {name!r}; give small letters, digits and underscores")
+    entry = MethodEntry(title or name, rule, weighting)
+    if name in METHODS and METHODS[name] != entry:
+        raise InputError(f"a method {name!r} is there already; choose another name")
+    if rule is None and weighting is None:
+        raise InputError(f"{name}: give a rule or a weighting")
+    for part in (rule, weighting):
+        if part is not None:
+            check_part(part())
+    METHODS[name] = entry
+    option_keys()  # an option that another method has is an error now, not when somebody runs it
 
 
 def options_of(name: str) -> list[str]:
     """Return the options that the method of a name takes."""
     _, rule, weighting = _parts(name)
-    return [*declared(rule), *declared(weighting)]
+    return [*declared_options(rule), *declared_options(weighting)]
 
 
 def option_keys() -> dict[str, tuple[Any, FieldInfo]]:
-    """Return the options of all methods as `pydantic.create_model` takes fields; None stands for not given."""
+    """Return type and field of the options of all methods, which are keys of a run; None stands for not given."""
     keys: dict[str, tuple[Any, FieldInfo]] = {}
-    for part in (part for named in METHODS.values() for part in (named.rule, named.weighting) if part):
+    for part in (part for entry in METHODS.values() for part in (entry.rule, entry.weighting) if part):
         for name, key in as_keys(part).items():
             if keys.setdefault(name, key)[1] is not key[1]:
                 raise TypeError(f"{part.__name__} declares the option {name!r}, which is another method's: rename it")
     return keys
 
 
-def _parts(name: str) -> tuple[list[Named], type[ClientRule], type[Any]]:
-    parts = [_named(part, name) for part in name.split("+")]
-    rule = _only([p.rule for p in parts if p.rule], name, "client rules") or ClientRule
-    weighting = _only([p.weighting for p in parts if p.weighting], name, "weightings") or BySize
-    return parts, rule, weighting
+def _parts(name: str) -> tuple[list[MethodEntry], type[ClientRule], type[Weighting]]:
+    entries = [_entry(part, name) for part in name.split("+")]
+    rule = _only([entry.rule for entry in entries if entry.rule], name, "client rules") or ClientRule
+    weighting = _only([entry.weighting for entry in entries if entry.weighting], name, "weightings") or Weighting
+    return entries, rule, weighting
 
 
 @cache
@@ -129,12 +226,11 @@ def _options(name: str) -> type[BaseModel]:
     return create_model("Options", **keys)
 
 
-def _named(part: str, name: str) -> Named:
+def _entry(part: str, name: str) -> MethodEntry:
     if part in METHODS:
         return METHODS[part]
-    near = difflib.get_close_matches(part, METHODS, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InputError(f"method {name!r}: {part!r} is not known; {hint}known are {', '.join(METHODS)}, joined by +")
+    hint = did_you_mean(part, METHODS)
+    raise InputError(f"method {name!r}: {part!r} is not known{hint} (known are {', '.join(METHODS)}, joined by +)")
 
 
 def _only(candidates: list[type[Any]], name: str, what: str) -> type[Any] | None:

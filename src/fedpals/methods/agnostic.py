@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpals.data import Indices
-from fedpals.labels import LabelCounts, Vector
+from fedpals.labels import Indices, LabelCounts, Vector
 from fedpals.methods.option import option
+from fedpals.methods.weighting import Weighting
 
 
 @dataclass(frozen=True)
-class Agnostic:
+class Agnostic(Weighting):
     """min over w, max over the simplex of Σ q_i f_i(w): projected gradient ascent on the mixture q."""
 
     name: ClassVar[str] = "agnostic"

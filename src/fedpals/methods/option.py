@@ -28,8 +28,8 @@ def option(
     Parameters
     ----------
     default
-        What the method works with unless told. None: the method settles the value when it is made, and
-        what it settled is written into the run's configuration.
+        The value unless one is given. None: the method settles the value when it is built, and that value is
+        written into the run's configuration.
     meaning
         The help, without the default and the full stop.
     symbol
@@ -42,7 +42,7 @@ def option(
     return field(default=default, metadata={_KEY: key})
 
 
-def declared(part: type[Any]) -> dict[str, Field[Any]]:
+def declared_options(part: type[Any]) -> dict[str, Field[Any]]:
     """Return the fields of a rule or weighting that are options."""
     return {f.name: f for f in fields(part) if _KEY in f.metadata}
 
@@ -50,7 +50,7 @@ def declared(part: type[Any]) -> dict[str, Field[Any]]:
 def as_keys(part: type[Any]) -> dict[str, tuple[Any, FieldInfo]]:
     """Return the options of a rule or weighting as `pydantic.create_model` takes fields; None stands for not given."""
     kinds = get_type_hints(part)
-    return {name: (kinds[name] | None, f.metadata[_KEY]) for name, f in declared(part).items()}
+    return {name: (kinds[name] | None, f.metadata[_KEY]) for name, f in declared_options(part).items()}
 
 
 def as_text(value: object) -> str:

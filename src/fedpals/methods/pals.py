@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpals.data import Indices
 from fedpals.errors import InputError
-from fedpals.labels import LabelCounts, Vector
+from fedpals.labels import Indices, LabelCounts, Vector
 from fedpals.methods.option import option
-from fedpals.methods.weighting import BySize
+from fedpals.methods.weighting import Weighting
 from fedpals.weights import solve
+from fedpals.weights.uncertainty import WeightUncertainty, weight_uncertainty
 
 
 @dataclass(frozen=True)
-class Pals(BySize):
+class Pals(Weighting):
     """α = argmin ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i over the participants of the round."""
 
     name: ClassVar[str] = "pals"
-    lam: float | None = option(None, "λ of FedPALS", symbol="λ", ge=0)
+    needs_target: ClassVar[bool] = True
+    lam: float | None = option(None, "λ of FedPALS; what ess leads to unless given", symbol="λ", ge=0)
     ess: float | None = option(
         None, "Effective sample size of FedPALS instead of λ; 0.5 where neither is given", symbol="ESS", gt=0, le=1
     )
@@ -34,3 +35,7 @@ class Pals(BySize):
         """Solve the paper's equation for the participants."""
         del state
         return solve(counts.subset(participants), target, lam=self.lam, ess=self.ess).alpha
+
+    def uncertainty(self, counts: LabelCounts, target: Vector, epsilon: float, seed: int) -> WeightUncertainty:
+        """Repeat the noise and solve again."""
+        return weight_uncertainty(counts, target, epsilon, seed, lam=self.lam, ess=self.ess)

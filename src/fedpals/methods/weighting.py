@@ -3,50 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
-from fedpals.data import Indices
-from fedpals.labels import LabelCounts, Vector
-
-
-class Weighting(Protocol):
-    """Weights for the participants of a round, from label counts, the target and perhaps a state."""
-
-    name: ClassVar[str]
-    needs_losses: ClassVar[bool]
-    """Whether every participant must report the loss of the global parameters, even at weight 0."""
-
-    def start(self, counts: LabelCounts) -> Vector | None:
-        """Return the state before the first round; None where there is none."""
-
-    def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
-        """Return weights on the simplex for ``participants``, in their order."""
-
-    def learn(self, state: Vector | None, participants: Indices, losses: Vector) -> Vector | None:
-        """Return the state after a round in which the global parameters had ``losses`` at ``participants``."""
+from fedpals.labels import Indices, LabelCounts, Vector
+from fedpals.weights.uncertainty import WeightUncertainty
 
 
 @dataclass(frozen=True)
-class BySize:
-    """FedAvg: α_i = n_i/N."""
+class Weighting:
+    """How the server weighs updates: by size, α_i = n_i/N, as FedAvg does. Other weightings override the hooks they need.
+
+    Some weightings keep a vector from round to round (AFL's mixture); one that keeps none returns None for it.
+    """
 
     name: ClassVar[str] = "by_size"
+    needs_target: ClassVar[bool] = False
+    """Whether weights depend on the target's label marginal T."""
     needs_losses: ClassVar[bool] = False
+    """Whether every participant must report the loss of the global parameters, even at weight 0."""
 
     def start(self, counts: LabelCounts) -> Vector | None:
-        """No state."""
+        """Return the state before the first round."""
         del counts
         return None
 
     def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
-        """n_i/N over the participants."""
+        """Return weights on the simplex for ``participants``, in their order."""
         del target, state
         sizes = counts.sizes[participants]
         return np.asarray(sizes / sizes.sum())
 
     def learn(self, state: Vector | None, participants: Indices, losses: Vector) -> Vector | None:
-        """No state."""
+        """Return the state after a round in which the global parameters had ``losses`` at ``participants``."""
         del participants, losses
         return state
+
+    def uncertainty(self, counts: LabelCounts, target: Vector, epsilon: float, seed: int) -> WeightUncertainty | None:
+        """Return how far weights may be off where ``counts`` carry noise of ``epsilon``; None where that is not known."""
+        del counts, target, epsilon, seed
+        return None

@@ -14,7 +14,7 @@ except ModuleNotFoundError:
     raise MissingExtraError("building models", "learn") from None
 
 from fedpals.models.backbones import BACKBONES, Backbone
-from fedpals.models.frozen import features
-from fedpals.models.networks import MODELS, build, prepare
+from fedpals.models.features import embed, features
+from fedpals.models.networks import MODELS, build, build_own, prepare
 
-__all__ = ["BACKBONES", "MODELS", "Backbone", "build", "features", "prepare"]
+__all__ = ["BACKBONES", "MODELS", "Backbone", "build", "build_own", "embed", "features", "prepare"]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedpals.data.files import OfficialFiles, ensure, search_path
+from fedpals.data.official import OfficialFiles, ensure, search_path
 from fedpals.errors import InputError, MissingExtraError
 
 _MEAN = (0.485, 0.456, 0.406)

@@ -35,8 +35,7 @@ def build(name: str, *, shape: Shape, classes: int, seed: int, weights: Path | N
     Parameters
     ----------
     name
-        A name of `MODELS`, or ``package.module:function`` for one's own; the function is called with
-        ``shape`` and ``classes`` as keywords and returns a ``torch.nn.Module``.
+        A name of `MODELS`, or ``package.module:function`` for one's own: a class or function as for `build_own`.
     shape
         Of one sample: (C, H, W) or (d,).
     classes
@@ -57,22 +56,22 @@ def build(name: str, *, shape: Shape, classes: int, seed: int, weights: Path | N
       (1): Linear(in_features=64, out_features=10, bias=True)
     )
     """
-    if name in MODELS:
-        builder = MODELS[name]
-    elif ":" in name:
-        builder = partial(_own, name)
-    else:
+    if ":" in name:
+        if weights is not None:
+            raise InputError(f"weights is {weights}, but {name} is your own model; load its weights in the function")
+        return _own(name, shape, classes, seed)
+    if name not in MODELS:
         raise InputError(f"model is {name!r}; it is one of {', '.join(MODELS)}, or your own package.module:function")
     generator = torch.Generator().manual_seed(rng.integer_seed(seed, "model"))
-    return builder(shape, classes, generator, weights).train()
+    return MODELS[name](shape, classes, generator, weights).train()
 
 
 def prepare(x: npt.NDArray[Any]) -> torch.Tensor:
     """Scale samples for any of the models.
 
     Images (n, C, H, W) of bytes become float32 from −1 to 1, (x/255 − 0.5)/0.5, with the channels last in
-    memory, where convolutions on a CPU are fastest. Vectors (n, d) become float32 and stay as they are;
-    they may share memory with ``x``.
+    memory, where convolutions on a CPU are fastest. Vectors (n, d) and images of numbers become float32 and stay
+    as they are; vectors may share memory with ``x``.
 
     >>> prepare(np.array([[[[0, 51, 255]]]], dtype=np.uint8))
     tensor([[[[-1.0000, -0.6000,  1.0000]]]])
@@ -84,10 +83,12 @@ def prepare(x: npt.NDArray[Any]) -> torch.Tensor:
         np.subtract(x, np.float32(127.5), out=values)
         values /= np.float32(127.5)
         return images
-    if np.issubdtype(x.dtype, np.floating) and x.ndim == 2:
-        return torch.from_numpy(np.require(x, dtype=np.float32, requirements=["C", "W"]))
+    if np.issubdtype(x.dtype, np.floating) and x.ndim in (2, 4):
+        numbers = torch.from_numpy(np.require(x, dtype=np.float32, requirements=["C", "W"]))
+        return numbers if x.ndim == 2 else numbers.contiguous(memory_format=torch.channels_last)
     raise InputError(
-        f"samples are {x.dtype} of shape {x.shape}; models take images, uint8 (n, C, H, W), or vectors, float (n, d)"
+        f"samples are {x.dtype} of shape {x.shape}; models take images, uint8 or float (n, C, H, W), or vectors, "
+        "float (n, d)"
     )
 
 
@@ -102,6 +103,18 @@ def head(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes))
 
 
+def mlp(shape: Shape, classes: int) -> nn.Module:
+    """Return the layers of a small network for tables: d → 64 → 64 → K."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(shape), 64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
+
+
 def cnn(shape: Shape, classes: int) -> nn.Module:
     """Return the layers of the paper's small network: two convolutions of 5×5, three linear layers.
 
@@ -112,7 +125,9 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         raise InputError(
             f"cnn takes images (C, H, W) of at least 4×4, and the samples are {_size(shape)}; use logistic or head"
         )
-    from fedpals.models.fused import FusedConvolutions  # late: the compiler behind it takes a second to import
+    from fedpals.models.compiled.convolutions import (
+        FusedConvolutions,
+    )  # late: the compiler behind it takes a second to import
 
     channels, *sides = shape
     padding = 2 if min(sides) < 16 else 0
@@ -162,24 +177,58 @@ def _fine_tuned(
 
 MODELS: Mapping[str, Builder] = {
     "logistic": partial(_fresh, logistic),
+    "mlp": partial(_fresh, mlp),
     "cnn": partial(_fresh, cnn),
     "head": partial(_fresh, head),
     **{backbone: partial(_fine_tuned, backbone) for backbone in BACKBONES},
 }
 
 
-def _own(name: str, shape: Shape, classes: int, generator: torch.Generator, weights: Path | None) -> nn.Module:
-    """Call a user's function, and try the model on one sample before hours are spent on it."""
-    if weights is not None:
-        raise InputError(f"weights is {weights}, but {name} is your own model; load its weights in the function")
-    function = _imported(name)
+def build_own(
+    function: Callable[..., Any], *, shape: Shape, classes: int, seed: int, name: str | None = None
+) -> nn.Module:
+    """Build a user's network, and try it on one sample before hours are spent on it.
+
+    ``function`` is a class or function that takes ``shape`` and ``classes``, or nothing. Initial values are
+    drawn from torch's generator, which is seeded for the call and put back afterwards.
+    """
+    name = name or str(getattr(function, "__name__", type(function).__name__))
+    if isinstance(function, nn.Module):
+        raise InputError(f"model is an object of {name}; give the class or a function, so that every run starts anew")
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(generator.initial_seed())
-        model = function(shape=shape, classes=classes)
+        torch.default_generator.manual_seed(rng.integer_seed(seed, "model"))
+        model = _called(function, name, shape, classes)
         if not isinstance(model, nn.Module):
             raise InputError(f"model {name} returned a {type(model).__name__}; return a torch.nn.Module")
         _try(name, model.eval(), shape, classes)
-    return model
+    return model.train()
+
+
+def _called(function: Callable[..., Any], name: str, shape: Shape, classes: int) -> Any:
+    """Call a user's function with shape and classes, by name or by place, or without anything."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"model {name} cannot be called ({error}); give a class or a function") from None
+    ways: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+        ((), {"shape": shape, "classes": classes}),
+        ((shape, classes), {}),
+        ((), {}),
+    )
+    for arguments, keywords in ways:
+        try:
+            signature.bind(*arguments, **keywords)
+        except TypeError:
+            continue
+        try:
+            return function(*arguments, **keywords)
+        except Exception as error:
+            raise InputError(f"model {name} raised {type(error).__name__}: {error}; mend it") from error
+    raise InputError(f"model {name}{signature} needs other arguments; let it take (shape, classes), or nothing")
+
+
+def _own(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
+    return build_own(_imported(name), shape=shape, classes=classes, seed=seed, name=name)
 
 
 def _imported(name: str) -> Callable[..., Any]:
@@ -196,10 +245,6 @@ def _imported(name: str) -> Callable[..., Any]:
         raise InputError(f"model {name}: {module} has no {attribute}") from error
     if not callable(function):
         raise InputError(f"model {name}: {attribute} is a {type(function).__name__}, not a function")
-    try:
-        inspect.signature(function).bind(shape=(), classes=0)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"model {name}: {attribute}(shape=…, classes=…) cannot be called ({error})") from error
     return function
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from fedpals.report.figures import Panel, compose
+from fedpals.report.drawing import Drawing, draw
+from fedpals.report.figures import Panel
 from fedpals.report.looks import Look
 from fedpals.report.sheet import Sheet
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 METRICS = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
 """What readers call them."""
@@ -34,6 +31,14 @@ class Exhibit:
     federation: str | None = None
     """Whose federation it shows, where readers choose one."""
 
-    def figure(self) -> Figure:
-        """Draw all panels together."""
-        return compose(self.panels, self.legend)
+    def draw(self, prefix: str) -> Drawing:
+        """Draw all panels; ``prefix`` begins the ids that they have on a page."""
+        description = f"{self.title}: {{panel}}. {self.caption}"
+        return draw(self.panels, self.legend, prefix=prefix, description=description)
+
+
+def settings_text(values: Mapping[str, object]) -> str:
+    """Return settings as readers write them."""
+    return ", ".join(
+        f"{key} = {value:g}" if isinstance(value, float) else f"{key} = {value}" for key, value in values.items()
+    )

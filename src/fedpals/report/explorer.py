@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpals.atomic import replacing
+from fedpals.files import replacing
 from fedpals.labels import LabelCounts, Vector
 from fedpals.report.advice import coverage_sentence
 from fedpals.report.figures import CORNERS, hull
@@ -53,7 +53,7 @@ def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None
             {
                 "ess": float(f"{w.ess:.6g}"),
                 "lam": float(f"{w.lam:.4g}") if math.isfinite(w.lam) else None,
-                "distance": float(f"{w.distance:.4g}"),
+                "distance": float(f"{w.squared_distance:.4g}"),
                 "used": int(np.count_nonzero(w.alpha)),
                 "alpha": _rounded(w.alpha[clients]),
                 "marginal": _rounded(w.marginal[labels]),

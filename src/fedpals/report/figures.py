@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.spatial import ConvexHull, QhullError
 
-from fedpals.atomic import replacing
 from fedpals.errors import InputError, MissingExtraError
+from fedpals.files import replacing
 from fedpals.labels import Vector
 from fedpals.report.looks import BLUE, GREEN, GREY, ORANGE, RED, Look
 from fedpals.weights import Weights
@@ -28,6 +28,7 @@ _MOST_PANELS = 11
 """Of more values of ESS than this, so many evenly spread ones are drawn."""
 _MANY_CLIENTS = 400
 """Beyond these the bars of a panel touch anyway, and are drawn as one shape."""
+LEGEND_INCHES = 0.5
 _FORMATS = (".png", ".svg", ".pdf")
 CORNERS: Vector = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 """Where the three labels of a simplex are drawn."""
@@ -42,25 +43,23 @@ class Panel:
     size: tuple[float, float] = (4.6, 3.6)
     """Width and height in inches."""
 
-    def figure(self) -> Figure:
-        """Draw it alone, without its title."""
-        figure = new_figure(*self.size)
-        self.draw(figure.subplots())
-        return figure
-
 
 def compose(panels: Sequence[Panel], legend: Mapping[str, Look] | None = None) -> Figure:
     """Draw panels side by side, three in a row, with their titles; the methods of ``legend`` are named below."""
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     width, height = (max(panel.size[i] for panel in panels) for i in (0, 1))
-    figure = new_figure(width * columns, height * rows + (0.5 if legend else 0.3))
+    figure = new_figure(width * columns, height * rows + (LEGEND_INCHES if legend else 0.3))
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for ax, panel in zip(axes, panels, strict=False):
+    for number, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
+        before = set(figure.axes)
         panel.draw(ax)
-        ax.set_title(panel.title)
+        ax.set_title(panel.title, gid=f"{panel_id(number)}-title")
+        ax.set_gid(panel_id(number))
+        for bar in set(figure.axes) - before:  # a colour bar has axes of its own
+            bar.set_gid(f"{panel_id(number)}-bar")
     for ax in axes[len(panels) :]:
-        ax.set_visible(False)
+        ax.remove()
     if legend:
         from matplotlib.lines import Line2D
 
@@ -70,6 +69,11 @@ def compose(panels: Sequence[Panel], legend: Mapping[str, Look] | None = None) -
         ]
         figure.legend(handles=lines, loc="outside lower center", ncols=min(len(lines), 3 * columns), frameon=False)
     return figure
+
+
+def panel_id(number: int) -> str:
+    """Return what a composed figure calls its panel of a number, so that it can be found in the SVG."""
+    return f"panel-{number:03d}"
 
 
 def weights_figure(solutions: Sequence[Weights]) -> Figure:

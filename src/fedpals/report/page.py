@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpals.atomic import replacing
-from fedpals.report.exhibit import Exhibit
+from fedpals.files import replacing
+from fedpals.report.drawing import Drawing, DrawnPanel
+from fedpals.report.exhibit import Exhibit, settings_text
 from fedpals.report.explorer import explore
+from fedpals.report.finished import FinishedExperiment
 from fedpals.report.html import render
 from fedpals.report.sheet import Sheet
-from fedpals.report.study import Study
-from fedpals.report.svg import inline
-from fedpals.report.views import exhibits, keys
+from fedpals.report.views import exhibits
 
 _MOST_ROWS = 120
 """Longer sheets are left to their CSV file."""
-_WIDE = 7.0
-"""Inches from which on a panel has a line of the page to itself."""
 _PAPER = {"labels_per_client": 6.0, "beta": 0.1}
 """The federations whose marginals the paper shows: readers see those nearest to them first."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """A panel on the page."""
-
-    title: str
-    svg: str
-    inches: float
-    """How wide it was drawn: its text is as large as all others' then."""
-    wide: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +28,7 @@ class _Shown:
     """An exhibit on the page."""
 
     exhibit: Exhibit
-    panels: Sequence[_Drawn]
+    panels: Sequence[DrawnPanel]
     files: str
     """Path of its files, without ending."""
     numbers: Sheet | None
@@ -52,7 +38,7 @@ class _Shown:
 class _Section:
     """An experiment on the page."""
 
-    study: Study
+    finished: FinishedExperiment
     shown: Sequence[_Shown]
     settings: Sheet
     chosen: Sheet | None
@@ -62,18 +48,21 @@ class _Section:
     """Which of ``explorers`` is seen first."""
 
 
-def write_report(studies: Sequence[Study], folder: Path) -> Path:
+def write_report(experiments: Sequence[FinishedExperiment], folder: Path) -> Path:
     """Write ``index.html`` and the files of all tables and figures; return the page's path.
 
     Everything is computed before anything is written, every file appears whole, and the page comes last.
     """
     files: dict[str, bytes] = {}
     sections = []
-    for study in studies:
-        shown = exhibits(study)
-        for exhibit in shown:
-            files |= dict(_files(study, exhibit))
-        sections.append(_section(study, shown))
+    for finished in experiments:
+        shown = []
+        for exhibit in exhibits(finished):
+            drawing = exhibit.draw(f"{finished.name}-{exhibit.name}")
+            files |= dict(_files(finished, exhibit, drawing))
+            sheet = exhibit.sheet if len(exhibit.sheet.rows) <= _MOST_ROWS else None
+            shown.append(_Shown(exhibit, drawing.panels, f"{finished.name}/{exhibit.name}", sheet))
+        sections.append(_section(finished, shown))
     page = render("page.html", sections=sections)
     for name, content in {**files, "index.html": page.encode()}.items():
         with replacing(folder / name) as temporary:
@@ -81,72 +70,58 @@ def write_report(studies: Sequence[Study], folder: Path) -> Path:
     return folder / "index.html"
 
 
-def _files(study: Study, exhibit: Exhibit) -> Iterator[tuple[str, bytes]]:
-    import matplotlib as mpl
-
-    figure = exhibit.figure()
-    with mpl.rc_context({"svg.hashsalt": "fedpals"}):
-        for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
-            figure.set_layout_engine("none")  # the second file has the first's layout, which takes longest
-            yield f"{study.name}/{exhibit.name}.{suffix}", buffer.getvalue()
-    made = f"{study.experiment.title}. {exhibit.title}.\n{study.provenance.get('command', '')}".strip()
-    yield f"{study.name}/{exhibit.name}.csv", exhibit.sheet.csv().encode()
-    yield f"{study.name}/{exhibit.name}.tex", exhibit.sheet.latex(f"{made}\nNeeds the package booktabs.").encode()
+def _files(finished: FinishedExperiment, exhibit: Exhibit, drawing: Drawing) -> Iterator[tuple[str, bytes]]:
+    name = f"{finished.name}/{exhibit.name}"
+    comment = f"{finished.experiment.title}. {exhibit.title}.\n{finished.provenance.get('command', '')}".strip()
+    yield f"{name}.png", drawing.png
+    yield f"{name}.svg", drawing.svg
+    yield f"{name}.csv", exhibit.sheet.csv().encode()
+    yield f"{name}.tex", exhibit.sheet.latex(f"{comment}\nNeeds the package booktabs.").encode()
 
 
-def _section(study: Study, shown: Sequence[Exhibit]) -> _Section:
-    experiment = study.experiment
-    scale = experiment.scale.get(str(study.provenance.get("scale", "")))
+def _section(finished: FinishedExperiment, shown: Sequence[_Shown]) -> _Section:
+    experiment = finished.experiment
+    scale = experiment.scale.get(str(finished.provenance.get("scale", "")))
     return _Section(
-        study,
-        [_on_page(study, exhibit) for exhibit in shown],
-        _settings(study),
-        _chosen(study),
+        finished,
+        shown,
+        _settings(finished),
+        _chosen(finished),
         scale.cuts if scale else (),
-        [explore(f.counts, f.target, name=f.name, ess=f.ess) for f in study.federations],
-        _first(study),
+        [explore(f.counts, f.target, name=f.name, ess=f.ess) for f in finished.federations],
+        _first(finished),
     )
 
 
-def _on_page(study: Study, exhibit: Exhibit) -> _Shown:
-    panels = []
-    for i, panel in enumerate(exhibit.panels):
-        description = f"{exhibit.title}: {panel.title}. {exhibit.caption}"
-        svg = inline(panel.figure(), f"{study.name}-{exhibit.name}-{i}", description)
-        panels.append(_Drawn(panel.title, svg, round(panel.size[0], 2), wide=panel.size[0] > _WIDE))
-    small = len(exhibit.sheet.rows) <= _MOST_ROWS
-    return _Shown(exhibit, panels, f"{study.name}/{exhibit.name}", exhibit.sheet if small else None)
-
-
-def _settings(study: Study) -> Sheet:
+def _settings(finished: FinishedExperiment) -> Sheet:
     """Return what was set, from what all runs share to what sets methods apart."""
-    experiment, name = study.experiment, str(study.provenance.get("scale", ""))
+    experiment, name = finished.experiment, str(finished.provenance.get("scale", ""))
     scale = experiment.scale.get(name)
-    lines = [("all runs", keys({**experiment.run, **(scale.run if scale else {})}))]
-    lines += [(row.name, keys({**row.run, **row.scale.get(name, {})})) for row in study.rows]
-    lines += [(method.name, keys(method.run)) for method in study.methods]
+    lines = [("all runs", settings_text({**experiment.run, **(scale.run if scale else {})}))]
+    lines += [(row.name, settings_text({**row.run, **row.scale.get(name, {})})) for row in finished.rows]
+    lines += [(method.name, settings_text(method.run)) for method in finished.methods]
     return Sheet.of(["of", "settings"], [line for line in lines if line[1]])
 
 
-def _chosen(study: Study) -> Sheet | None:
+def _chosen(finished: FinishedExperiment) -> Sheet | None:
     """Return the point that validation chose for every row and method, and of how many."""
     lines = []
-    for row in study.rows:
-        for method in study.methods:
-            members = study.members(row, method)
-            tried = {keys(s.point) for s in study.tuning if (s.row, s.method) == (row.name, method.name)}
+    for row in finished.rows:
+        for method in finished.methods:
+            members = finished.members(row, method)
+            tried = {settings_text(s.point) for s in finished.tuning if (s.row, s.method) == (row.name, method.name)}
             if members and members[0].point:
                 seconds = sum(summary.seconds for summary in members) / len(members)
-                lines.append([row.name, method.name, keys(members[0].point), len(tried) or None, len(members), seconds])
+                lines.append(
+                    [row.name, method.name, settings_text(members[0].point), len(tried) or None, len(members), seconds]
+                )
     columns = ["row", "method", "chosen on validation", "points tried", "seeds", "seconds per run"]
     return Sheet.of(columns, lines) if lines else None
 
 
-def _first(study: Study) -> int:
+def _first(finished: FinishedExperiment) -> int:
     """Return which federation is nearest to one that the paper shows."""
-    runs = [next((s.run for s in study.runs if s.row == f.name), {}) for f in study.federations]
+    runs = [next((s.run for s in finished.runs if s.row == f.name), {}) for f in finished.federations]
     gaps = [
         min((abs(math.log(float(run[key]) / value)) for key, value in _PAPER.items() if run.get(key)), default=math.inf)
         for run in runs

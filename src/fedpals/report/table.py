@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedpals.record import Record
+from fedpals.engine.metrics import Metrics
+from fedpals.shift.evaluation import Evaluation
+from fedpals.simulation.record import Record
 
 
 @dataclass(frozen=True)
@@ -32,39 +34,40 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodSummary:
     """One method on one task."""
 
     task: str
     method: str
     title: str
-    raw: Spread
-    """Test accuracy of the round that validation selected."""
-    prior: Spread
-    """The same with the target prior correction, which selects a round of its own."""
-    macro_f1: Spread
-    recommended: Spread | None = None
-    """Test accuracy of the last model as it is best used; None where nobody held samples out."""
+    seeds: int
+    accuracy: Mapping[Evaluation, Spread]
+    """Test accuracy of those evaluations that every run has."""
+    macro_f1: Spread | None
+    """Of the model as trained."""
 
 
-def summarise(records: Iterable[Record]) -> list[Row]:
-    """Return a row per task and method, over the seeds of finished runs, in the order of first appearance."""
+def summarise(records: Iterable[Record]) -> list[MethodSummary]:
+    """Return a summary per task and method, over the seeds of finished runs, in the order of first appearance."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         if record.finished:
-            groups[record.run.task_name, record.run.method_name].append(record)
-    return [_row(task, method, members) for (task, method), members in groups.items()]
+            groups[record.run.data.name, record.run.method.full_name].append(record)
+    return [_summary(task, method, members) for (task, method), members in groups.items()]
 
 
-def _row(task: str, method: str, members: list[Record]) -> Row:
-    results = [record.result()["selected"] for record in members]
-    told = all("recommended" in r for r in results)
-    return Row(
-        task,
-        method,
-        members[0].run.title,
-        Spread.of(r["raw"]["test"]["accuracy"] for r in results),
-        Spread.of(r["prior"]["test"]["accuracy"] for r in results),
-        Spread.of(r["raw"]["test"]["macro_f1"] for r in results),
-        Spread.of(r["recommended"]["test"]["accuracy"] for r in results) if told else None,
-    )
+def _summary(task: str, method: str, members: list[Record]) -> MethodSummary:
+    results = [record.result().selected for record in members]
+    tested = {e: [r[e].test for r in results if e in r] for e in Evaluation}
+    accuracy = {
+        e: Spread.of(test.accuracy for test in tests if test)
+        for e, tests in tested.items()
+        if _complete(tests, results)
+    }
+    raw = tested[Evaluation.RAW]
+    macro_f1 = Spread.of(test.macro_f1 for test in raw if test) if _complete(raw, results) else None
+    return MethodSummary(task, method, members[0].run.method.full_title, len(members), accuracy, macro_f1)
+
+
+def _complete(tests: Sequence[Metrics | None], results: Sequence[object]) -> bool:
+    return len(tests) == len(results) and all(tests)

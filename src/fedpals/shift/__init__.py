@@ -10,7 +10,7 @@ network's own (`recommended`).
 from fedpals.shift.estimate import TargetEstimate, bbse, em
 from fedpals.shift.gaussian import FeatureSums, Head, gaussian_head
 from fedpals.shift.homogeneity import Break, ClientTest, Homogeneity, LabelTest, Light, homogeneity
-from fedpals.shift.joining import HeldOutFeatures, recommended
+from fedpals.shift.joined import HeldOutFeatures, recommended
 from fedpals.shift.risk import Estimate, best, target_accuracy, target_loss
 from fedpals.shift.tally import Tally, pooled
 

@@ -63,6 +63,16 @@ def target_accuracy(tally: Tally, target: npt.ArrayLike) -> Estimate:
     return _estimate(tally, target, correct, correct, worst=1.0)
 
 
+def target_recalls(tally: Tally) -> list[Estimate | None]:
+    """Estimate, label by label, the share of its samples that are recognised; None for a label that nobody held out.
+
+    Under label shift it is the same in the target, whatever T is.
+    """
+    labels = len(tally.loss)
+    one = np.eye(labels)
+    return [target_accuracy(tally, one[y]) if tally.samples[y] else None for y in range(labels)]
+
+
 def best(candidates: Sequence[Tally], target: npt.ArrayLike, *, by: str = "accuracy") -> int:
     """Return the number of the candidate that is best for the target, each given by its pooled tally.
 

@@ -7,6 +7,6 @@ Needs numpy and scipy only. Every answer carries a certificate; one that fails i
 
 from fedpals.weights.certificate import Certificate
 from fedpals.weights.projection import Projection
-from fedpals.weights.solver import Weights, coverage, ess_grid, perturb, solve
+from fedpals.weights.solver import Weights, coverage, ess_grid, solve
 
-__all__ = ["Certificate", "Projection", "Weights", "coverage", "ess_grid", "perturb", "solve"]
+__all__ = ["Certificate", "Projection", "Weights", "coverage", "ess_grid", "solve"]

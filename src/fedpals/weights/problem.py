@@ -132,7 +132,7 @@ class Problem:
         """Effective sample size 1/Σ(α_i²/n_i) as a fraction of N; exactly 1 for FedAvg's weights."""
         return 1.0 / (1.0 + float(self.w @ np.square(self.per_sample(alpha) - 1.0)))
 
-    def distance(self, alpha: Vector) -> float:
+    def squared_distance(self, alpha: Vector) -> float:
         """‖T − Sᵀα‖²."""
         r = self.T - self.mix(alpha)
         return float(r @ r)

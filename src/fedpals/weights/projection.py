@@ -40,7 +40,7 @@ class Projection:
     """Weights with Sᵀα = p*; not unique."""
     point: Vector
     """p*, K probabilities; T itself where covered."""
-    distance: float
+    squared_distance: float
     """d(T, S) = ‖T − p*‖²; exactly 0 where covered."""
     covered: bool
     margin: float

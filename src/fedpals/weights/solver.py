@@ -1,4 +1,4 @@
-"""`solve`, `ess_grid`, `coverage` and `perturb`: what users call, and the `Weights` they get."""
+"""`solve`, `ess_grid` and `coverage`: what users call, and the `Weights` they get."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Weights:
         return self._instance.problem.mix(self.alpha)
 
     @property
-    def distance(self) -> float:
+    def squared_distance(self) -> float:
         """‖T − Σ α_i S_i‖²."""
         return float(np.square(self.target - self.marginal).sum())
 
@@ -79,9 +79,9 @@ class Weights:
         return self._instance.problem.w
 
     @property
-    def fedavg_distance(self) -> float:
+    def fedavg_squared_distance(self) -> float:
         """‖T − Σ (n_i/N) S_i‖²: how far FedAvg stays from the target."""
-        return self._instance.problem.distance(self.fedavg)
+        return self._instance.problem.squared_distance(self.fedavg)
 
     @property
     def projection(self) -> Projection:
@@ -89,9 +89,9 @@ class Weights:
         return self._instance.projection
 
     @property
-    def projection_distance(self) -> float:
+    def projection_squared_distance(self) -> float:
         """d(T, S), the smallest distance that any weights reach."""
-        return self.projection.distance
+        return self.projection.squared_distance
 
     @property
     def covered(self) -> bool:
@@ -241,15 +241,6 @@ def ess_grid(counts: Any, target: npt.ArrayLike | Mapping[str, float], l: int) -
 def coverage(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> Projection:
     """Decide and prove whether T is covered by the clients (Assumption 2), or how far it is away."""
     return _instance(counts, target).projection
-
-
-def perturb(target: npt.ArrayLike, delta: float, rng: np.random.Generator) -> Vector:
-    """Noise model of the appendix: T + δ·max(ε, 0) with Gaussian ε, normalised."""
-    T = np.asarray(target, dtype=np.float64)
-    if not (math.isfinite(delta) and delta >= 0):
-        raise InputError(f"delta is {delta}; the size of the noise must be a number ≥ 0")
-    noisy = T + delta * np.maximum(rng.standard_normal(T.shape), 0.0)
-    return np.asarray(noisy / noisy.sum())
 
 
 def _instance(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> _Instance:

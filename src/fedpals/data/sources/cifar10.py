@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from fedpals.data.dataset import Dataset
-from fedpals.data.files import OfficialFiles
-from fedpals.data.files import read as read_file
+from fedpals.data.official import OfficialFiles
+from fedpals.data.official import read as read_file
 
 _IMAGE = (3, 32, 32)
 _BATCH = 10_000

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from fedpals.data.dataset import Dataset
-from fedpals.data.files import OfficialFiles
-from fedpals.data.files import read as read_file
+from fedpals.data.official import OfficialFiles
+from fedpals.data.official import read as read_file
 
 _IMAGES_HEADER, _LABELS_HEADER = 16, 8
 """Bytes before the data: magic number and one 32-bit length per axis."""

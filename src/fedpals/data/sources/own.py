@@ -1,7 +1,10 @@
-"""A user's own data: arrays in a .npz file, or a folder with one subfolder of images per label."""
+"""A user's own data: arrays in a .npz file, a table in a .csv file, or a folder of images by label, or by client and label."""
 
 from __future__ import annotations
 
+import csv
+import math
+import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,50 +13,159 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpals.data.dataset import Dataset, ImageFiles, Indices, Samples
+from fedpals.config import did_you_mean
+from fedpals.data.dataset import Dataset, ImageFiles, Samples
+from fedpals.data.inputs import as_clients, as_labels, as_samples
 from fedpals.errors import InputError
+from fedpals.labels import Indices
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 
-def read_npz(path: Path) -> Dataset:
+def read_npz(path: Path, client_key: str | None = None) -> Dataset:
     """Return the data of a .npz file.
 
-    It holds ``x``, (n, C, H, W) uint8 images or (n, d) numbers, and ``y``, (n,) integers from 0; and
-    may hold ``labels``, K names, and ``domain``, (n,) integers from 0.
+    It holds ``x``, (n, C, H, W) uint8 images or (n, d) numbers, and ``y``, (n,) integers from 0 or names; and
+    may hold ``labels``, K names, and ``domain``, (n,) integers from 0. ``client_key`` is the array that says which client a
+    sample belongs to; then numbers may be missing (NaN). An array that is not used is an error.
     """
-    arrays = _arrays(path, ("x", "y"), ("labels", "domain"))
-    x = _samples(path, arrays["x"])
-    y = _whole(path, "y", arrays["y"], len(x))
-    names = arrays.get("labels", np.arange(y.max() + 1))
-    domain = _whole(path, "domain", arrays["domain"], len(x)) if "domain" in arrays else None
-    return Dataset(
-        path.stem,
-        x,
-        y,
-        tuple(str(name) for name in names.ravel()),
-        {"train": np.arange(len(x))},
-        domain,
-        () if domain is None else tuple(str(place) for place in range(domain.max() + 1)),
+    optional = ("labels", *((client_key,) if client_key is not None else ("domain",)))
+    arrays = _arrays(path, ("x", "y"), optional, strict=True)
+    if client_key is not None and client_key not in arrays:
+        raise InputError(f"{path} has no array {client_key}, which client_key names; {_names_of(path)}")
+    x = as_samples(arrays["x"], f"{path}: x") if client_key is not None else _samples(path, arrays["x"])
+    if not len(x):
+        raise InputError(f"{path} holds no samples")
+    names = arrays.get("labels")
+    y, labels = as_labels(arrays["y"], None if names is None else names.ravel().tolist(), len(x), f"{path}: y")
+    domain: Indices | None = None
+    domains: tuple[str, ...] = ()
+    if client_key is not None:
+        domain, domains = as_clients(arrays[client_key], len(x))
+    elif "domain" in arrays:
+        domain = _whole(path, "domain", arrays["domain"], len(x))
+        domains = tuple(str(place) for place in range(domain.max() + 1))
+    return Dataset(path.stem, x, y, labels, {"train": np.arange(len(x))}, domain, domains)
+
+
+def read_csv(path: Path, client_column: str | None, label_column: str) -> Dataset:
+    """Return the table of a .csv file: a sample per row, with a header; all columns but client and label are numbers.
+
+    Empty cells and NA, NaN, null and ? are missing values.
+    """
+    header, rows = _table(path)
+    for column, key in ((label_column, "label_column"), (client_column, "client_column")):
+        if column is not None and column not in header:
+            hint = did_you_mean(column, header) or f"; its columns are {', '.join(header[:20])}"
+            raise InputError(f"{path} has no column {column!r}, which {key} names{hint}")
+    numbers = [i for i, name in enumerate(header) if name not in {client_column, label_column}]
+    if not numbers:
+        raise InputError(f"{path} has no columns besides client and label; it needs at least one of numbers")
+    x = np.empty((len(rows), len(numbers)), dtype=np.float32)
+    for row, cells in enumerate(rows):
+        for k, i in enumerate(numbers):
+            value = _cell(cells[i])
+            if value is None:
+                raise InputError(
+                    f"{path}, row {row + 1}, column {header[i]!r}: {cells[i]!r} is not a number; turn the column into numbers "
+                    "or leave it out"
+                )
+            x[row, k] = value
+    texts = [cells[header.index(label_column)] for cells in rows]
+    whole = all(re.fullmatch(r"\d+", text) for text in texts)
+    y, labels = as_labels(
+        np.array(texts).astype(np.int64) if whole else texts, None, len(rows), f"{path}: {label_column}"
     )
+    domain: Indices | None = None
+    domains: tuple[str, ...] = ()
+    if client_column is not None:
+        domain, domains = as_clients([cells[header.index(client_column)] for cells in rows], len(rows))
+    elif np.isnan(x).any():
+        row, k = (int(i) for i in np.argwhere(np.isnan(x))[0])
+        raise InputError(f"{path}, row {row + 1}, column {header[numbers[k]]!r}: a missing value; fill it in")
+    return Dataset(path.stem, x, y, labels, {"train": np.arange(len(rows))}, domain, domains)
+
+
+def _table(path: Path) -> tuple[list[str], list[list[str]]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        delimiter = next((d for d in "\t;," if d in text.partition("\n")[0]), ",")
+        header, *rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter) if any(row)] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as a CSV file ({error}); save it as UTF-8 CSV") from None
+    header = [name.strip() for name in header]
+    if not rows:
+        raise InputError(f"{path} has no rows below its header; it needs a row per sample")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise InputError(f"{path}, row {number}: {len(row)} cells, but the header has {len(header)}")
+    return header, [[cell.strip() for cell in row] for row in rows]
+
+
+def _cell(text: str) -> float | None:
+    if text.lower() in {"", "na", "nan", "null", "?"}:
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def read_folder(path: Path) -> Dataset:
-    """Return the images of ``path``/<label>/…, labels in alphabetical order."""
-    folders = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+    """Return the images of ``path``/<label>/…, or of ``path``/<client>/<label>/…; labels in alphabetical order."""
+    folders = _folders(path)
     if not folders:
         raise InputError(f"{path} has no subfolders; it needs one per label, with that label's images in it")
+    if all(_folders(folder) for folder in folders):
+        return _read_clients(path, folders)
     names: list[str] = []
     counts: list[int] = []
     for folder in folders:
-        images = sorted(f"{folder.name}/{file.name}" for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
-        if not images:
-            raise InputError(f"{folder} holds no images ({', '.join(sorted(_SUFFIXES))}); add some or remove it")
-        names += images
+        images = _images(folder)
+        names += [f"{folder.name}/{image}" for image in images]
         counts.append(len(images))
     y = np.repeat(np.arange(len(folders)), counts)
     labels = tuple(folder.name for folder in folders)
     return Dataset(path.name, ImageFiles(path, tuple(names)), y, labels, {"train": np.arange(len(y))})
+
+
+def _read_clients(path: Path, clients: list[Path]) -> Dataset:
+    labels = sorted({folder.name for client in clients for folder in _folders(client)})
+    names: list[str] = []
+    y: list[int] = []
+    owner: list[int] = []
+    for number, client in enumerate(clients):
+        for folder in _folders(client):
+            images = _images(folder)
+            names += [f"{client.name}/{folder.name}/{image}" for image in images]
+            y += [labels.index(folder.name)] * len(images)
+            owner += [number] * len(images)
+    splits = {"train": np.arange(len(y))}
+    domains = tuple(client.name for client in clients)
+    files = ImageFiles(path, tuple(names))
+    return Dataset(path.name, files, np.array(y), tuple(labels), splits, np.array(owner), domains)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def _images(folder: Path) -> list[str]:
+    images = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
+    if not images:
+        raise InputError(f"{folder} holds no images ({', '.join(sorted(_SUFFIXES))}); add some or remove it")
+    return images
+
+
+def holds_vectors(path: Path) -> bool:
+    """Whether ``x`` of a .npz file is (n, d), read off its header alone; False where the file cannot be read."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("x.npy") as header:
+            version = np.lib.format.read_magic(header)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            return len(read(header)[0]) == 2
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return False
 
 
 def read_inputs(path: Path) -> Samples:
@@ -63,24 +175,38 @@ def read_inputs(path: Path) -> Samples:
         if not found:
             raise InputError(f"{path} holds no images ({', '.join(sorted(_SUFFIXES))})")
         return ImageFiles(path, tuple(file.relative_to(path).as_posix() for file in found))
-    x = _samples(path, _arrays(path, ("x",))["x"])
+    x = as_samples(_arrays(path, ("x",))["x"], f"{path}: x")
     if not len(x):
         raise InputError(f"{path} holds no samples")
     return x
 
 
-def _arrays(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, npt.NDArray[Any]]:
+def _arrays(
+    path: Path, needed: Sequence[str], optional: Sequence[str] = (), *, strict: bool = False
+) -> dict[str, npt.NDArray[Any]]:
+    """Return arrays of a .npz file; where ``strict``, one that is neither needed nor optional is an error."""
     remedy = f"write it with numpy.savez(path, {', '.join(f'{name}={name}' for name in needed)})"
     try:
         # numpy takes other formats too, by content; this one refuses them, whatever the file's name.
         zipfile.ZipFile(path).close()
         with np.load(path, allow_pickle=False) as archive:
+            unused = [name for name in archive.files if name not in (*needed, *optional)]
             arrays = {name: archive[name] for name in (*needed, *optional) if name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read as a .npz file of plain arrays ({error}); {remedy}") from error
     if missing := [name for name in needed if name not in arrays]:
         raise InputError(f"{path} has no array {' and no '.join(missing)}; {remedy}")
+    if strict and unused:
+        raise InputError(
+            f"{path} holds the array {unused[0]!r}, which nothing uses; if it names the clients give client_key={unused[0]!r}, "
+            "else leave it out of the file"
+        )
     return arrays
+
+
+def _names_of(path: Path) -> str:
+    with np.load(path, allow_pickle=False) as archive:
+        return f"its arrays are {', '.join(archive.files)}"
 
 
 def _samples(path: Path, x: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:

@@ -13,9 +13,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from fedpals.data.dataset import Dataset, ImageFiles, Indices
-from fedpals.data.files import OfficialFiles
+from fedpals.data.dataset import Dataset, ImageFiles
+from fedpals.data.official import OfficialFiles
 from fedpals.errors import InputError
+from fedpals.labels import Indices
 
 PACS = OfficialFiles(
     name="pacs",

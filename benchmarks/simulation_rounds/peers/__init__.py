@@ -1,0 +1,1 @@
+"""What others would do: a plain loop, pfl-research, and Flower with Ray."""

@@ -1,0 +1,82 @@
+"""One progress display for many runs: how many are done and failed, and where those under way are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fedpals.simulation.record import RoundLine
+from fedpals.simulation.run import Run
+
+if TYPE_CHECKING:
+    from fedpals.simulation.computing import Event
+
+
+@dataclass
+class SweepProgress:
+    """Shows what happens to runs while they are computed; nothing where the output is no terminal."""
+
+    runs: Sequence[Run]
+    console: Console
+    _bars: dict[int, TaskID] = field(default_factory=dict)
+    _features: TaskID | None = None
+    _failed: int = 0
+
+    def __enter__(self) -> Self:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
+        )
+        self._total = self._progress.add_task("runs", total=len(self.runs), note="")
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Show what happened to a run."""
+        if event.progress is not None:
+            self._show_features(self.runs[event.run], *event.progress)
+        elif event.line is not None:
+            self._show_round(event.run, event.line)
+        else:
+            self._show_end(event)
+
+    def _show_features(self, run: Run, done: int, total: int) -> None:
+        if self._features is None:
+            name = f"features of {run.data.name}"
+            self._features = self._progress.add_task(name, total=total, note=run.network.backbone)
+        self._progress.update(self._features, completed=done)
+        if done == total:
+            self._progress.remove_task(self._features)
+            self._features = None
+
+    def _show_round(self, position: int, line: RoundLine) -> None:
+        run, bar = self.runs[position], self._bars.get(position)
+        if bar is None:
+            name = f"{run.data.name} {run.method.full_name} #{run.seed}"
+            bar = self._bars[position] = self._progress.add_task(name, total=run.server.rounds, note="")
+        scores = line.raw
+        score = f"  validation {scores.validation.accuracy:.3f}" if scores.validation else ""
+        if scores.validation is None and scores.clients is not None:
+            score = f"  estimate {scores.clients.target_accuracy:.3f}"
+        self._progress.update(bar, completed=line.round, note=f"loss {line.loss:.3f}{score}")
+
+    def _show_end(self, event: Event) -> None:
+        if event.kind != "stopped":
+            self._failed += event.kind == "failed"
+            note = f"[red]{self._failed} failed" if self._failed else ""
+            self._progress.update(self._total, advance=1, note=note)
+        if (bar := self._bars.pop(event.run, None)) is not None:
+            self._progress.remove_task(bar)

@@ -1,0 +1,130 @@
+"""A configuration from its keys, with errors in the words of this package."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from fedpals.errors import InputError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Settings(BaseModel):
+    """A part of a configuration: frozen, every key known, every docstring the key's help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def keys(self) -> dict[str, Any]:
+        """Return the keys that have a value."""
+        return self.model_dump(exclude_none=True)
+
+
+def unset(meaning: str) -> dict[str, JsonValue]:
+    """Say in words what holds where a key is left out, for ``Field(default=None, json_schema_extra=…)`` and its help."""
+    return {"unset": meaning}
+
+
+def hidden() -> dict[str, JsonValue]:
+    """Mark a key that is written by the program, and is no flag."""
+    return {"hidden": True}
+
+
+def validated(model: type[Model], keys: Mapping[str, Any]) -> Model:
+    """Build a model from its keys.
+
+    Raises
+    ------
+    InputError
+        A line for every key that is unknown, missing or has a value that it must not have: the key,
+        the value, and what would do.
+    """
+    try:
+        return model.model_validate(keys)
+    except ValidationError as error:
+        complaints = error.errors(include_url=False)
+    raise InputError("\n".join(_sentence(model, complaint) for complaint in complaints))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; give the path of a TOML file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path}: not a TOML file ({error})") from None
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Return values as TOML, in the given order: text, numbers, lists and tables of them."""
+    return "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return str(value)
+    if isinstance(value, Mapping):
+        return (
+            "{ " + ", ".join(f"{json.dumps(str(k), ensure_ascii=False)} = {_toml(v)}" for k, v in value.items()) + " }"
+        )
+    return json.dumps(value, ensure_ascii=False)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the known word nearest to a mistyped one; nothing where none is near.
+
+    >>> did_you_mean("digitz", ["digits", "cifar10"])
+    "; did you mean 'digits'?"
+    >>> did_you_mean("imagenet", ["digits", "cifar10"])
+    ''
+    """
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _sentence(model: type[BaseModel], complaint: Mapping[str, Any]) -> str:
+    location, kind, message = complaint["loc"], complaint["type"], complaint["msg"]
+    key = ".".join(map(str, location))
+    if kind == "value_error":
+        # Raised by a validator of ours, which names its key itself.
+        return str(complaint["ctx"]["error"])
+    if kind == "extra_forbidden":
+        known = _keys(model, location[:-1])
+        remedy = f"; the keys are {', '.join(known)}" if known else "; remove it"
+        return f"{key!r} is not a known key{did_you_mean(str(location[-1]), known) or remedy}"
+    if kind == "missing":
+        return f"the key {key!r} is missing; add it"
+    needed = message.removeprefix("Input should be ").partition(", unable to parse")[0]
+    return f"{key or 'the configuration'} is {complaint['input']!r}; it must be {needed}"
+
+
+def _keys(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """List the keys of the model that lies at ``location`` in this one; none where it lies in a list or union."""
+    for key in location:
+        inner = model.model_fields[str(key)].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def source_digest(thing: Any) -> str:
+    """Return eight digits of the source of a user's class or function: when it changes, so does what it computes.
+
+    Where there is no source, as for something typed into an interpreter, its compiled form stands for it.
+    """
+    try:
+        text = inspect.getsource(thing)
+    except (OSError, TypeError):
+        code = getattr(thing, "__code__", None) or [v.__code__ for v in vars(thing).values() if inspect.isfunction(v)]
+        text = repr([(c.co_code, c.co_names, c.co_consts) for c in (code if isinstance(code, list) else [code])])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

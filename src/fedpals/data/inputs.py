@@ -1,0 +1,144 @@
+"""Whatever people have their samples in, as numpy arrays: numpy, torch, pandas, lists, torch data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpals.errors import InputError
+from fedpals.labels import Indices
+
+
+def as_samples(x: Any, what: str = "x") -> npt.NDArray[Any]:
+    """Return samples as (n, d) float32 numbers, (n, C, H, W) uint8 images, or (n, C, H, W) float32.
+
+    Missing values stay NaN. Images without a channel axis, (n, H, W), get one.
+    """
+    if hasattr(x, "dtypes") and hasattr(x, "columns"):  # a pandas DataFrame
+        words = [str(name) for name, kind in zip(x.columns, x.dtypes, strict=True) if kind.kind not in "buif"]
+        if words:
+            raise InputError(
+                f"{what}: the column {words[0]!r} holds no numbers; turn it into numbers, for instance with "
+                "pandas.get_dummies, or leave it out"
+            )
+    values = _as_array(x, what)
+    if values.dtype.kind not in "buif":
+        raise InputError(f"{what} holds {values.dtype}; samples must be numbers, a row or an image each")
+    if values.ndim == 3:
+        values = values[:, None]
+    if values.ndim not in (2, 4):
+        raise InputError(
+            f"{what} has shape {values.shape}; give (samples, columns), or (samples, channels, height, width)"
+        )
+    if values.ndim == 4 and values.dtype == np.uint8:
+        return values
+    with np.errstate(over="ignore"):
+        numbers = values.astype(np.float32)
+    if np.isinf(numbers).any():
+        at = tuple(int(i) for i in np.argwhere(np.isinf(numbers))[0])
+        raise InputError(f"{what}[{', '.join(map(str, at))}] is {values[at]}; numbers must be finite")
+    return numbers
+
+
+def as_labels(y: Any, labels: Sequence[Any] | None, samples: int, what: str = "y") -> tuple[Indices, tuple[str, ...]]:
+    """Return labels as numbers from 0, and their names.
+
+    ``y`` holds names out of ``labels``, or whole numbers from 0; without ``labels`` the names are the values that occur.
+    """
+    values = _as_array(y, what).reshape(-1) if np.ndim(y) != 1 and np.size(y) == samples else _as_array(y, what)
+    if values.shape != (samples,):
+        raise InputError(f"{what} has shape {values.shape} for {samples} samples; give a label each")
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all() or (values != np.floor(values)).any():
+            at = int(np.argmax(~np.isfinite(values) | (values != np.floor(values))))
+            raise InputError(f"{what}[{at}] is {values[at]}; labels are whole numbers from 0, or names")
+        values = values.astype(np.int64)
+    if values.dtype.kind not in "buiUSO":
+        raise InputError(f"{what} holds {values.dtype}; labels are whole numbers from 0, or names")
+    if labels is None:
+        if values.dtype.kind in "bui":
+            if values.size and values.min() < 0:
+                raise InputError(f"{what} holds {values.min()}; labels are whole numbers from 0, or names")
+            return values.astype(np.int64), tuple(str(i) for i in range(int(values.max(initial=0)) + 1))
+        labels = sorted({str(value) for value in values})
+    names = tuple(str(label) for label in labels)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"labels: {twice!r} stands twice; every label needs its own name")
+    if values.dtype.kind in "bui":
+        outside = (values < 0) | (values >= len(names))
+        if outside.any():
+            at = int(np.argmax(outside))
+            raise InputError(
+                f"{what}[{at}] is {values[at]}, but there are {len(names)} labels, from 0 to {len(names) - 1}"
+            )
+        return values.astype(np.int64), names
+    numbers = {name: i for i, name in enumerate(names)}
+    texts = [str(value) for value in values]
+    if unknown := [i for i, text in enumerate(texts) if text not in numbers]:
+        raise InputError(
+            f"{what}[{unknown[0]}] is {texts[unknown[0]]!r}, which is not among labels: {', '.join(names)}"
+        )
+    return np.array([numbers[text] for text in texts], dtype=np.int64), names
+
+
+def as_clients(client: Any, samples: int) -> tuple[Indices, tuple[str, ...]]:
+    """Return which client each sample belongs to, and the clients' names in order of first appearance."""
+    values = _as_array(client, "client")
+    if values.shape != (samples,):
+        raise InputError(f"client has shape {values.shape} for {samples} samples; give the client of each")
+    texts = [str(value) for value in values.tolist()]
+    names = list(dict.fromkeys(texts)) if values.dtype.kind not in "bui" else sorted(set(texts), key=int)
+    numbers = {name: i for i, name in enumerate(names)}
+    return np.array([numbers[text] for text in texts], dtype=np.int64), tuple(names)
+
+
+def pooled(clients: Mapping[Any, Any] | Sequence[Any]) -> tuple[Any, Any, list[str]]:
+    """Return the samples of all clients one after the other: x, y, and the client of each.
+
+    Every client is a pair (x, y), or a torch data set that yields such pairs.
+    """
+    named = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
+    xs: list[npt.NDArray[Any]] = []
+    ys: list[npt.NDArray[Any]] = []
+    owners: list[str] = []
+    for name, part in named:
+        x, y = part if isinstance(part, tuple | list) and len(part) == 2 else _collected(name, part)
+        x, y = _as_array(x, f"x of client {name!r}"), _as_array(y, f"y of client {name!r}")
+        if len(x) != len(y):
+            raise InputError(f"client {name!r} has {len(x)} samples but {len(y)} labels; give a label each")
+        if not len(x):
+            raise InputError(f"client {name!r} has no samples; leave it out")
+        if xs and x.shape[1:] != xs[0].shape[1:]:
+            raise InputError(
+                f"client {name!r} has samples of shape {x.shape[1:]}, others of {xs[0].shape[1:]}; give all the same"
+            )
+        xs.append(x)
+        ys.append(y)
+        owners += [str(name)] * len(y)
+    if not xs:
+        raise InputError("there are no clients; give at least one with samples")
+    return np.concatenate(xs), np.concatenate(ys), owners
+
+
+def _collected(name: object, dataset: Any) -> tuple[Any, Any]:
+    try:
+        pairs = [dataset[i] for i in range(len(dataset))]
+        xs, ys = [np.asarray(x) for x, _ in pairs], [np.asarray(y) for _, y in pairs]
+        return np.stack(xs) if xs else np.empty((0, 1)), np.stack(ys) if ys else np.empty(0)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise InputError(
+            f"client {name!r} is neither a pair (x, y) nor a data set of such pairs ({error}); give one of them"
+        ) from None
+
+
+def _as_array(values: Any, what: str) -> npt.NDArray[Any]:
+    if hasattr(values, "detach"):  # a torch tensor
+        values = values.detach().cpu().numpy()
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{what} cannot be read as an array ({error}); give rows of the same length") from None

@@ -1,0 +1,30 @@
+"""What happened in a round; loads no torch, because records are read without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedpals.labels import Indices, Vector
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A client whose update was not used, and why."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What happened in a round."""
+
+    number: int
+    participants: Indices
+    """The clients whose weights were solved for; refused ones are not among them."""
+    alpha: Vector
+    trained: int
+    """How many participants had weight, hence were trained."""
+    loss: float
+    """Σ α_i of the clients' mean losses; NaN where one of them does not tell it."""
+    refused: tuple[Refusal, ...]

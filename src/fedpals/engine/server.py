@@ -1,0 +1,215 @@
+"""The server's round, whichever engine carries its messages.
+
+Draw the participants, weigh them, refuse what cannot be used and weigh the rest afresh, aggregate in
+a fixed order, renew the states of rule and weighting. How clients are reached is the engine's part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpals.engine.client import Update
+from fedpals.engine.refusal import why_refused
+from fedpals.engine.round import Refusal, Round
+from fedpals.engine.state import ServerState
+from fedpals.errors import FedpalsError
+from fedpals.labels import Indices, LabelCounts, Vector
+from fedpals.methods import Method
+from fedpals.rng import generator
+from fedpals.shift.prior import prior_shift
+
+_WARM_UP_ROUNDS = 5
+"""Rounds after which the running mean forgets half as slowly as it could."""
+
+
+class DivergedError(FedpalsError, ArithmeticError):
+    """No client returned an update that can be used."""
+
+
+Train = Callable[[Sequence[int]], Iterable[Update | str]]
+"""Trains clients; for each in order its update, or why there is none."""
+Losses = Callable[[Sequence[int]], Iterable[float]]
+"""The losses of the global parameters at clients; NaN where a client does not say."""
+
+
+class Server:
+    """One run's server: method, label counts and target, and the state that its rounds change."""
+
+    def __init__(
+        self,
+        method: Method,
+        counts: LabelCounts,
+        target: Vector,
+        state: ServerState,
+        *,
+        participation: float = 1.0,
+        minimum: int = 1,
+        momentum: float | None = None,
+        averaging: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.method, self.counts, self.target, self.state = method, counts, target, state
+        self.participation, self.minimum, self.seed = participation, minimum, seed
+        self.momentum, self.averaging = momentum, averaging
+        if state.weighting is None:
+            state.weighting = method.weighting.start(counts)
+        self._last_weights: tuple[Indices, Vector] | None = None
+
+    def admit(self, counts: LabelCounts) -> None:
+        """Take in clients that joined: the rows of ``counts`` after those that the server has.
+
+        A mixture over clients gives the newcomers their share n_i/N and keeps its proportions among the others.
+        """
+        mixture, start = self.state.weighting, self.method.weighting.start(counts)
+        if mixture is not None and start is not None:
+            share = start[mixture.size :]
+            self.state.weighting = np.concatenate([mixture * (1.0 - share.sum()), share])
+        self.counts = counts
+        self._last_weights = None
+
+    def set_target(self, target: Vector) -> None:
+        """Take another T from the next round on."""
+        self.target = target
+        self._last_weights = None
+
+    def participants(self, number: int, present: Indices | None = None) -> Indices:
+        """Draw the clients of a round, in ascending order; clients without samples have nothing to say.
+
+        ``present`` are the clients that can be reached; all of them unless given.
+        """
+        able = np.flatnonzero(self.counts.sizes).astype(np.int64)
+        if present is not None:
+            able = np.intersect1d(able, present)
+        if self.participation >= 1.0:
+            return able
+        count = min(able.size, max(self.minimum, round(self.participation * able.size)))
+        rng = generator(self.seed, "participants", number)
+        return np.sort(rng.choice(able, count, replace=False))
+
+    def weigh(self, participants: Indices) -> Vector:
+        """Return α for ``participants``; solved once as long as they stay the same."""
+        weighting = self.method.weighting
+        last = self._last_weights
+        if last is not None and not weighting.needs_losses and np.array_equal(last[0], participants):
+            return last[1]
+        alpha = weighting.weigh(self.counts, self.target, participants, self.state.weighting)
+        self._last_weights = participants, alpha
+        return alpha
+
+    def achieved(self, done: Round) -> tuple[float, float]:
+        """Return ‖T − Σ α_i S_i‖² and the ESS, a fraction of the participants' samples, of a round."""
+        counts, used = self.counts.subset(done.participants), done.alpha > 0
+        mix = np.asarray(done.alpha @ counts.marginals)
+        variance = float((np.square(done.alpha[used]) / counts.sizes[used]).sum())
+        return float(np.square(self.target - mix).sum()), 1.0 / (variance * counts.total)
+
+    def advance(self, participants: Indices, train: Train, losses: Losses) -> Round:
+        """Compute one round. The state changes only if all went well."""
+        state, number = self.state, self.state.round + 1
+        alpha, participants, updates, refused = self._collect(number, participants, train)
+        weights = dict(zip(participants.tolist(), alpha.tolist(), strict=True))
+        used = [i for i, a in weights.items() if a > 0]
+        average = self._aggregate(weights, updates)
+        vector, velocity = self._move(average)
+        server, clients = self._rule_state(updates)
+        weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
+        state.round, state.vector, state.server, state.weighting = number, vector, server, weighting
+        state.velocity, state.average = velocity, self._average(number, vector)
+        state.clients |= clients
+        state.mixes.append(np.asarray(alpha @ self.counts.subset(participants).marginals))
+        del state.mixes[: -rounds_per_pass(self.participation)]
+        client_losses = {i: math.nan if (loss := updates[i].loss) is None else loss for i in used}
+        loss = float(sum(weights[i] * client_losses[i] for i in used))
+        return Round(number, participants, alpha, len(used), loss, tuple(refused))
+
+    @property
+    def prior_shift(self) -> Vector:
+        """log T − log p, (K,), with p the label marginal that the model has learned."""
+        return prior_shift(self.target, self.learned_prior, self.counts.total)
+
+    @property
+    def learned_prior(self) -> Vector:
+        """What the rule makes of p_α, (K,), up to a factor: of its mean over one pass through all clients."""
+        return self.method.rule.learned_prior(np.asarray(np.mean(self.state.mixes, axis=0)))
+
+    def _collect(
+        self, number: int, participants: Indices, train: Train
+    ) -> tuple[Vector, Indices, dict[int, Update], list[Refusal]]:
+        """Train every participant that has weight; refuse what cannot be used and weigh the rest afresh."""
+        updates: dict[int, Update] = {}
+        refused: list[Refusal] = []
+        rule_vector = self.state.server
+        while participants.size:
+            alpha = self.weigh(participants)
+            missing = [i for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0 and i not in updates]
+            if not missing:
+                return alpha, participants, updates, refused
+            for i, update in zip(missing, train(missing), strict=True):
+                reason = update if isinstance(update, str) else why_refused(update, self.state.vector, rule_vector)
+                if isinstance(update, Update) and reason is None:
+                    updates[i] = update
+                    rule_vector = update.state if rule_vector is None else rule_vector
+                else:
+                    refused.append(Refusal(i, str(reason)))
+                    participants = participants[participants != i]
+        reasons = "; ".join(f"client {refusal.client}: {refusal.reason}" for refusal in refused[:3])
+        raise DivergedError(f"round {number}: no client returned a usable update ({reasons or 'nobody took part'})")
+
+    def _aggregate(self, alpha: Mapping[int, float], updates: Mapping[int, Update]) -> Tensor:
+        """Σ α_i w_i in the order of the clients, in double precision; then the rule's server step."""
+        start = self.state.vector
+        total = torch.zeros_like(start, dtype=torch.float64)
+        for i in sorted(alpha):
+            if alpha[i] > 0:
+                total.add_(updates[i].vector.double(), alpha=alpha[i])
+        return self.method.rule.step(start, total.to(start.dtype))
+
+    def _move(self, average: Tensor) -> tuple[Tensor, Tensor | None]:
+        """v_t = m v_{t−1} + (Σ α_i w_i − w_{t−1}), w_t = w_{t−1} + v_t (Hsu et al., 2019); or plainly Σ α_i w_i."""
+        if self.momentum is None:
+            return average, None
+        step = average - self.state.vector
+        velocity = step if self.state.velocity is None else self.momentum * self.state.velocity + step
+        return self.state.vector + velocity, velocity
+
+    def _average(self, number: int, vector: Tensor) -> Tensor | None:
+        """w̄_t = d w̄_{t−1} + (1 − d) w_t in double precision; d grows towards the decay, as early models are poor."""
+        if self.averaging is None:
+            return None
+        if self.state.average is None:
+            return vector.double()
+        decay = min(self.averaging, number / (number + _WARM_UP_ROUNDS))
+        return decay * self.state.average + (1.0 - decay) * vector.double()
+
+    def _rule_state(self, updates: Mapping[int, Update]) -> tuple[Tensor | None, dict[int, Tensor]]:
+        """Renew the rule's vectors; the server's moves by the participants' shares of the whole population."""
+        new = {i: update.state for i, update in sorted(updates.items()) if update.state is not None}
+        if not new:
+            return self.state.server, {}
+        everyone = np.flatnonzero(self.counts.sizes).astype(np.int64)
+        share = dict(zip(everyone.tolist(), self.weigh(everyone).tolist(), strict=True))
+        changes = []
+        for i, vector in new.items():
+            old = self.state.clients.get(i)
+            changes.append((share[i], vector if old is None else vector - old))
+        like = next(iter(new.values()))
+        return self.method.rule.server_state(self.state.server, changes, like), new
+
+    def _learn(self, participants: Indices, losses: Losses) -> Vector | None:
+        """Return the weighting's state after the participants have told their losses."""
+        told = dict(zip(participants.tolist(), losses(participants.tolist()), strict=True))
+        finite = {i: loss for i, loss in told.items() if math.isfinite(loss)}
+        if not finite:
+            return self.state.weighting
+        rows = np.array(list(finite), dtype=np.int64)
+        return self.method.weighting.learn(self.state.weighting, rows, np.array(list(finite.values())))
+
+
+def rounds_per_pass(participation: float) -> int:
+    """Return in how many rounds all clients have their turn."""
+    return max(1, round(1 / participation))

@@ -1,0 +1,74 @@
+"""Everything a server carries from round to round, as a checkpoint keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpals.engine import checkpoint
+from fedpals.labels import Vector
+
+
+@dataclass(eq=False)
+class ServerState:
+    """Everything a server carries from round to round."""
+
+    round: int
+    vector: Tensor
+    velocity: Tensor | None = None
+    """Where the global vector is heading, where the server has momentum."""
+    average: Tensor | None = None
+    """Running mean of the global vectors, where the server keeps one."""
+    server: Tensor | None = None
+    """The rule's vector of the server."""
+    clients: dict[int, Tensor] = field(default_factory=dict)
+    """The rule's vectors of clients."""
+    weighting: Vector | None = None
+    mixes: list[Vector] = field(default_factory=list)
+    """p_α of the last rounds, as many as it takes every client to have its turn."""
+
+    @property
+    def model(self) -> Tensor:
+        """The parameters that are worth most: the mean where there is one, else the last."""
+        return self.vector if self.average is None else self.average.to(self.vector.dtype)
+
+    def save(self, path: Path) -> None:
+        """Write the state, whole or not at all."""
+        checkpoint.save(path, *self.parts())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a state that `save` wrote."""
+        return cls.of(*checkpoint.load(path))
+
+    def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors and the facts that the state consists of."""
+        tensors = {"vector": self.vector} | {f"client/{i}": t for i, t in self.clients.items()}
+        tensors |= {name: t for name in ("velocity", "average") if (t := getattr(self, name)) is not None}
+        if self.server is not None:
+            tensors["server"] = self.server
+        if self.weighting is not None:
+            tensors["weighting"] = torch.from_numpy(self.weighting)
+        if self.mixes:
+            tensors["mixes"] = torch.from_numpy(np.array(self.mixes))
+        return tensors, {"round": self.round}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
+        """Put a state together from its parts."""
+        return cls(
+            round=facts["round"],
+            vector=tensors["vector"],
+            velocity=tensors.get("velocity"),
+            average=tensors.get("average"),
+            server=tensors.get("server"),
+            clients={int(name[7:]): t for name, t in tensors.items() if name.startswith("client/")},
+            weighting=tensors["weighting"].numpy() if "weighting" in tensors else None,
+            mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],
+        )

@@ -1,0 +1,191 @@
+"""What clients add up about a model, and what follows: its worth in the target, the best round, a test, a last layer.
+
+A client that does not answer, or tells sums that none of its samples can have, is named in the log and left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+
+from fedpals.engine.last_layer import gaussian_layer, recommended_layer
+from fedpals.engine.refusal import Refused
+from fedpals.errors import InputError
+from fedpals.flower import messages
+from fedpals.flower.session import BestModel, Session
+from fedpals.shift import (
+    FeatureSums,
+    Head,
+    HeldOutFeatures,
+    Homogeneity,
+    Tally,
+    homogeneity,
+    pooled,
+    target_accuracy,
+)
+from fedpals.shift.gaussian import WIDEST
+
+_log = logging.getLogger("flwr")
+
+
+def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float]:
+    """Ask clients that hold samples out for tallies of the model; return its estimated target accuracy as metrics.
+
+    The session's state keeps the tallies, and the model where no earlier one was worth as much. ``key`` is what
+    messages call arrays.
+    """
+    state, members = session.state, session.roster.members
+    assert session.server is not None
+
+    def check(row: int, tally: Tally) -> None:
+        if len(tally.loss) != session.roster.labels:
+            raise Refused(f"a tally of {len(tally.loss)} labels instead of {session.roster.labels}")
+        _check_bound(session, samples := float(tally.confusion.sum(dtype=float)))
+        if samples != members[row].held_out:
+            raise Refused(f"a tally of {samples:g} samples, but it holds {members[row].held_out} out")
+
+    asked = [row for row in rows if members[row].held_out]
+    tallies = _collect(session, Tally, messages.TALLY, asked, key, check)
+    if not tallies:
+        return {}
+    state.tallies = tallies
+    try:
+        worth = target_accuracy(pooled(list(tallies.values())), session.server.target)
+    except InputError as error:
+        _log.warning("round %d: target accuracy cannot be estimated: %s", state.round, error)
+        return {}
+    if state.best is None or worth.value > state.best.score:
+        state.best = BestModel(state.round, worth.value, state.model.clone())
+    metrics = {"target_accuracy_estimate": worth.value}
+    if math.isfinite(worth.standard_error):
+        metrics["target_accuracy_standard_error"] = worth.standard_error
+    _log.info(
+        "round %d: target accuracy %.1f ± %.1f %% by tallies of %d clients, who know %.1f %% of the target's labels",
+        state.round,
+        100 * worth.value,
+        100 * worth.standard_error,
+        len(tallies),
+        100 * (1 - worth.unseen_share),
+    )
+    return metrics
+
+
+def best(session: Session) -> BestModel:
+    """Return the round whose model was worth most."""
+    if session.state.best is None:
+        raise InputError("no round was estimated: let clients hold samples out, as Trainee(..., held_out=0.1)")
+    return session.state.best
+
+
+def tally(session: Session) -> Tally:
+    """Return the last tallies, added up."""
+    if not session.state.tallies:
+        raise InputError("no client told a tally: let clients hold samples out, as Trainee(..., held_out=0.1)")
+    return pooled(list(session.state.tallies.values()))
+
+
+def check(session: Session, seed: int) -> Homogeneity:
+    """Test label shift with the last tallies; where clients have no number of their own, they are called by node."""
+    members = [session.roster.members[row] for row in session.state.tallies]
+    numbers = [str(member.number) for member in members if member.number is not None]
+    names = numbers if len(set(numbers)) == len(members) else [str(member.node) for member in members]
+    return homogeneity(list(session.state.tallies.values()), seed, clients=names)
+
+
+def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> tuple[ArrayRecord, Head]:
+    """Ask clients for sums of features; return the model's arrays with the Gaussian head, and the head."""
+    weight, bias, width = _last_layer(session)
+    head = _gaussian_head(session, rows, key, width)
+    return _with_layer(session, weight, bias, head), head
+
+
+def with_recommended_layer(session: Session, rows: Sequence[int], key: str) -> tuple[ArrayRecord, Head]:
+    """Ask also for features of samples held out; return the arrays with the layer to use, and the layer."""
+    weight, bias, width = _last_layer(session)
+    assert session.server is not None
+    members, labels = session.roster.members, session.roster.labels or 0
+
+    def check(row: int, answer: HeldOutFeatures) -> None:
+        if answer.features.shape != (members[row].held_out, width):
+            raise Refused(f"features of {answer.features.shape} instead of {(members[row].held_out, width)}")
+        if (answer.labels >= labels).any():
+            raise Refused(f"label {answer.labels.max()}, of which there are {labels}")
+
+    asked = [row for row in rows if members[row].held_out]
+    answers = _collect(session, HeldOutFeatures, messages.FEATURES, asked, key, check)
+    if not answers:
+        raise InputError("no client told features of samples held out; let clients hold some out, as held_out=0.1")
+    gaussian, arrays = _gaussian_head(session, rows, key, width), session.model
+    own = Head.of(*(arrays[name].numpy().astype(np.float64) for name in (weight, bias)))
+    layer = recommended_layer(own, gaussian, [answers[row] for row in sorted(answers)], session.server)
+    return _with_layer(session, weight, bias, layer), layer
+
+
+def _last_layer(session: Session) -> tuple[str, str, int]:
+    """Return the keys of the last layer's weight and bias, and the number of features that it sees."""
+    if session.wrapped:
+        raise InputError(
+            "clients would see the arrays without the wrapper's noise; another last layer takes no wrapper"
+        )
+    labels = session.roster.labels or 0
+    last = session.layout.last_layer(labels)
+    if last is None or last[2] > WIDEST:
+        raise InputError(
+            f"the arrays end in no linear layer with a bias, {labels} labels and at most {WIDEST} features, which the "
+            "Gaussian head could take the place of"
+        )
+    return last
+
+
+def _gaussian_head(session: Session, rows: Sequence[int], key: str, width: int) -> Head:
+    labels = session.roster.labels or 0
+    assert session.server is not None
+
+    def check(row: int, answer: FeatureSums) -> None:
+        if answer.features.shape != (labels, width):
+            raise Refused(f"sums of {answer.features.shape} labels × features instead of {(labels, width)}")
+        _check_bound(session, float(answer.samples.sum(dtype=float)))
+        session.roster.unchanged(row, answer.samples.tolist())
+
+    sums = _collect(session, FeatureSums, messages.FEATURESUMS, rows, key, check)
+    return gaussian_layer(list(sums.values()), session.server)
+
+
+def _with_layer(session: Session, weight: str, bias: str, layer: Head) -> ArrayRecord:
+    """Return the model's arrays with another last layer."""
+    arrays, values = session.model, {weight: layer.weight, bias: layer.bias}
+    replaced = {name: Array(value.astype(arrays[name].numpy().dtype)) for name, value in values.items()}
+    return ArrayRecord({**arrays, **replaced})
+
+
+def _collect(
+    session: Session,
+    kind: type[messages.Sums],
+    question: str,
+    rows: Sequence[int],
+    key: str,
+    check: Callable[[int, messages.Sums], None],
+) -> dict[int, messages.Sums]:
+    """Ask about the model; return the answers, by row; ``check`` raises `Refused` for what a client cannot have."""
+    answers: dict[int, messages.Sums] = {}
+    if not rows:
+        return answers
+    for row, reply in session.ask(question, rows, RecordDict({key: session.model})).items():
+        try:
+            answer = messages.read_sums(reply, kind)
+            check(row, answer)
+        except Refused as why:
+            _log.warning("%s: %s is left out: %s", question, session.name(row), why)
+        else:
+            answers[row] = answer
+    return answers
+
+
+def _check_bound(session: Session, samples: float) -> None:
+    cap = session.roster.cap
+    if cap is not None and samples > cap:
+        raise Refused(f"it claims {samples:g} samples, more than max_samples={cap}")

@@ -1,0 +1,84 @@
+"""The methods by name: thin siblings over one strategy."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+
+from fedpals.flower.rounds import LabelAware
+from fedpals.methods import Method, build_method, option_keys
+
+
+def strategy(name: str, target: npt.ArrayLike | None = None, **settings: Any) -> LabelAware:
+    """Return the strategy of a method such as ``fedprox+fedpals``.
+
+    ``settings`` are the method's options, and what `LabelAware` and Flower's FedAvg take.
+    """
+    method, rest = _split(name, settings)
+    return LabelAware(method, target, **rest)
+
+
+class _NamedStrategy(LabelAware):
+    """The strategy of one method; ``settings`` are as for `strategy`."""
+
+    method_name: ClassVar[str]
+
+    def __init__(self, target: npt.ArrayLike | None = None, **settings: Any) -> None:
+        method, rest = _split(self.method_name, settings)
+        super().__init__(method, target, **rest)
+
+
+def _split(name: str, settings: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
+    """Return the method with its options, and the other settings."""
+    keys = option_keys().keys()
+    options = {key: value for key, value in settings.items() if key in keys}
+    return build_method(name, options), {key: value for key, value in settings.items() if key not in keys}
+
+
+class FedPALS(_NamedStrategy):
+    """α = argmin ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i over the nodes that replied; ``lam`` or ``ess``, 0.5 unless given."""
+
+    method_name = "fedpals"
+
+
+class FedAvg(_NamedStrategy):
+    """α_i = n_i/N, with the counts that clients told once."""
+
+    method_name = "fedavg"
+
+
+class FedSGD(_NamedStrategy):
+    """One gradient step on all samples of each client."""
+
+    method_name = "fedsgd"
+
+
+class FedProx(_NamedStrategy):
+    """Clients add μ/2 ‖w − w_t‖² to their loss; μ is ``proximal_weight``."""
+
+    method_name = "fedprox"
+
+
+class SCAFFOLD(_NamedStrategy):
+    """Control variates take the client drift out of every local step; the server's step is ``server_step``."""
+
+    method_name = "scaffold"
+
+
+class FedRS(_NamedStrategy):
+    """Clients scale the logits of labels they lack by ``absent_factor``."""
+
+    method_name = "fedrs"
+
+
+class LogitAdjusted(_NamedStrategy):
+    """Clients take the share ``adjustment`` of their own marginal, at least ``label_floor``, out of the model."""
+
+    method_name = "logit_adjusted"
+
+
+class AFL(_NamedStrategy):
+    """The mixture of clients that is worst for the model gets the weight, in steps of ``mixture_step``."""
+
+    method_name = "afl"

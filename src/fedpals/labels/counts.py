@@ -1,0 +1,222 @@
+"""Label counts of clients, validated once and then trusted.
+
+``counts`` is an M×K table of non-negative integers, a client per row and a label per column. From
+it follow ``sizes`` n_i (row sums) and ``marginals`` S = table / sizes, the S_i(Y) of the paper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from fedpals.errors import InputError
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+Matrix: TypeAlias = "Vector | sparse.csr_array"
+Indices: TypeAlias = npt.NDArray[np.int64]
+"""Row numbers of samples or clients."""
+
+_BLOCK = 1 << 17
+"""Entries of a row block: one megabyte, so that a block stays in the processor's cache."""
+
+
+def row_blocks(rows: int, columns: int, entries: int = _BLOCK) -> Iterator[slice]:
+    """Cut ``rows`` into slices whose blocks of ``columns`` entries a row have up to ``entries`` in all."""
+    step = max(1, entries // max(1, columns))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelCounts:
+    """The label counts of M clients over K labels: what the server knows about its clients.
+
+    Make one with `LabelCounts.of`, which validates. A client without samples has size 0 and a
+    marginal of zeros.
+    """
+
+    table: Matrix
+    """The counts, M×K, float64: dense, or scipy CSR where they came sparse."""
+    sizes: Vector
+    """n_i, M samples per client."""
+    clients: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        counts: Any,
+        *,
+        clients: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
+    ) -> LabelCounts:
+        """Validate ``counts``: a numpy array, nested lists or a scipy sparse matrix, M×K.
+
+        Raises
+        ------
+        InputError
+            Naming row, label and value, for negative, fractional, NaN or infinite counts, rows of
+            different lengths, no clients, or clients that are all empty.
+
+        >>> LabelCounts.of([[3, 1], [0, 4]]).marginals.tolist()
+        [[0.75, 0.25], [0.0, 1.0]]
+        """
+        if isinstance(counts, cls):
+            return counts
+        table: Any = counts if sparse.issparse(counts) else _as_array(counts)
+        if table.ndim != 2:
+            raise InputError(f"counts must be a table with a client per row and a label per column, not {table.ndim}-D")
+        rows, columns = table.shape
+        if rows == 0 or columns == 0:
+            raise InputError(f"counts is {rows}×{columns}: it needs at least one client and one label")
+        clients = _names(clients, rows, "client names", "row")
+        labels = _names(labels, columns, "label names", "column")
+        try:
+            table, sizes = _from_sparse(table) if sparse.issparse(table) else _from_dense(table)
+        except _BadCount as bad:
+            client = clients[bad.row] if clients else f"row {bad.row}"
+            label = labels[bad.column] if labels else f"column {bad.column}"
+            raise InputError(
+                f"counts: client {client!r}, label {label!r}: {bad.value:g} {bad.reason}; "
+                "label counts must be whole numbers ≥ 0"
+            ) from None
+        if not sizes.any():
+            raise InputError(f"all {rows} clients are empty: at least one must have samples")
+        return cls(table, sizes, clients, labels)
+
+    @cached_property
+    def marginals(self) -> Matrix:
+        """S, M×K, dense or sparse as the counts are: a second table of their size, made when first asked for."""
+        sizes = np.maximum(self.sizes, 1.0)
+        if isinstance(self.table, np.ndarray):
+            return np.asarray(self.table / sizes[:, None])
+        marginals = self.table.copy()
+        marginals.data /= np.repeat(sizes, np.diff(marginals.indptr))
+        return marginals
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(M, K)."""
+        rows, columns = self.table.shape
+        return int(rows), int(columns)
+
+    @property
+    def total(self) -> float:
+        """N, the samples of all clients."""
+        return float(self.sizes.sum())
+
+    def client(self, row: int) -> str:
+        """Name of a client, or its row where the clients have no names."""
+        return self.clients[row] if self.clients else f"row {row}"
+
+    def label(self, column: int) -> str:
+        """Name of a label, or its column where the labels have no names."""
+        return self.labels[column] if self.labels else f"column {column}"
+
+    def subset(self, participants: npt.ArrayLike) -> LabelCounts:
+        """Keep the clients of one round; their weights are then solved afresh, over them alone."""
+        rows = np.asarray(participants)
+        if rows.dtype != np.bool_ and rows.size and not np.issubdtype(rows.dtype, np.integer):
+            raise InputError(f"participants must be row numbers or a mask, not {rows.dtype}")
+        sizes = self.sizes[rows.astype(np.intp) if rows.size == 0 else rows]
+        if not sizes.any():
+            raise InputError(f"none of the {sizes.size} participants has samples")
+        names = self.clients and tuple(np.asarray(self.clients, dtype=object)[rows])
+        return LabelCounts(self.table[rows], sizes, names, self.labels)
+
+    def with_labels(self, absent: Sequence[str]) -> LabelCounts:
+        """Add labels that no client has, as columns of zeros."""
+        rows, _ = self.shape
+        if sparse.issparse(self.table):
+            zeros = sparse.csr_array((rows, len(absent)))
+            table: Matrix = sparse.csr_array(sparse.hstack([self.table, zeros], format="csr"))
+        else:
+            table = np.hstack([self.table, np.zeros((rows, len(absent)))])
+        return replace(self, table=table, labels=(*(self.labels or ()), *absent))
+
+
+class _BadCount(Exception):  # noqa: N818 -- never leaves this module
+    """A count that is none, before the names of its row and column are known."""
+
+    def __init__(self, row: int, column: int, value: float) -> None:
+        self.row, self.column, self.value = row, column, value
+        finite = math.isfinite(value)
+        self.reason = "is not a finite number" if not finite else "is negative" if value < 0 else "is fractional"
+
+
+def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
+    """Table and sizes, block by block: one pass over the counts, one copy of them."""
+    rows, columns = counts.shape
+    # A column at a time is how the solver reads a tall table.
+    table = np.empty((rows, columns), order="F" if rows > 512 * columns else "C")
+    # Read as unsigned, a negative number is 2⁶³ or more, which its client's size gives away: no look at each is needed.
+    unsigned = counts.dtype == np.int64
+    readable = counts.view(np.uint64) if unsigned else counts
+    whole = counts.dtype.kind in "bui"
+    for block in row_blocks(rows, columns):
+        part = table[block]
+        part[...] = readable[block]
+        if unsigned:
+            continue
+        if not (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
+            raise _first_bad(part, block.start)
+    sizes = table @ np.ones(columns)
+    if unsigned and sizes.max() >= 2.0**63 and counts.min() < 0:
+        raise _first_bad(counts.astype(np.float64))
+    return table, sizes
+
+
+def _first_bad(values: Vector, start: int = 0) -> _BadCount:
+    """Return the first of ``values`` that is no count; its rows are counted from ``start``."""
+    row, column = divmod(int(np.argmax(_not_counts(values))), values.shape[1])
+    return _BadCount(start + row, column, float(values[row, column]))
+
+
+def _from_sparse(counts: Any) -> tuple[sparse.csr_array, Vector]:
+    table = sparse.csr_array(counts, dtype=np.float64, copy=True)
+    table.sum_duplicates()
+    data = table.data
+    wrong = _not_counts(data)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        row = int(np.searchsorted(table.indptr, at, side="right")) - 1
+        raise _BadCount(row, int(table.indices[at]), float(data[at]))
+    return table, np.asarray(table @ np.ones(table.shape[1]))
+
+
+def _not_counts(values: Vector) -> npt.NDArray[np.bool_]:
+    return np.asarray(~((values >= 0) & np.isfinite(values) & (values == np.floor(values))))
+
+
+def _as_array(counts: Any) -> npt.NDArray[Any]:
+    try:
+        table = np.asarray(counts)
+    except ValueError:
+        lengths = [len(row) for row in counts]
+        odd = next(i for i, length in enumerate(lengths) if length != lengths[0])
+        raise InputError(
+            f"counts: row {odd} has {lengths[odd]} labels but row 0 has {lengths[0]}; every client needs all labels"
+        ) from None
+    if table.size and table.dtype.kind not in "buif":
+        raise InputError(f"counts must be numbers, not {table.dtype}")
+    return table
+
+
+def _names(names: Sequence[str] | None, expected: int, what: str, unit: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if len(names) != expected:
+        raise InputError(f"{len(names)} {what} for {expected} {unit}s of counts; give one per {unit}")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"{what}: {name!r} stands twice; every {unit} needs its own name")
+        seen.add(name)
+    return tuple(names)

@@ -1,0 +1,68 @@
+"""The target's label marginal T, K probabilities, checked against the labels of the clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpals.errors import InputError
+from fedpals.labels.counts import LabelCounts, Vector
+
+_SUM_TOLERANCE = 1e-6
+"""How far probabilities may miss 1 when nothing is known about how they were rounded."""
+
+
+def as_target(target: npt.ArrayLike, counts: LabelCounts, *, tolerance: float = _SUM_TOLERANCE) -> Vector:
+    """Validate T against ``counts`` and divide out the rounding of its sum.
+
+    ``tolerance`` is how far the sum may be from 1 before it is no longer rounding.
+    """
+    _, columns = counts.shape
+    try:
+        values = np.array(target, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"target must be {columns} probabilities, one per label") from None
+    if values.shape != (columns,):
+        raise InputError(
+            f"target has shape {values.shape} but the clients have {columns} labels; it needs one probability per label"
+        )
+    if not (values.min() >= 0 and values.max() < math.inf):
+        at = int(np.argmax(~(np.isfinite(values) & (values >= 0))))
+        raise InputError(f"target: label {counts.label(at)!r}: {values[at]:g} is not a probability")
+    total = float(values.sum())
+    if abs(total - 1.0) > tolerance:
+        raise InputError(f"target sums to {total:.9g}, not 1; divide it by its sum if it holds counts")
+    return values / total
+
+
+def match(
+    counts: LabelCounts,
+    target: npt.ArrayLike | Mapping[str, float],
+    *,
+    missing_is_zero: bool = False,
+    tolerance: float = _SUM_TOLERANCE,
+) -> tuple[LabelCounts, Vector]:
+    """Bring counts and target onto the same labels, by name where ``target`` is a mapping.
+
+    A label of the target that no client has becomes a column of zeros, hence uncovered. A label of
+    the clients that the target does not name is an error unless ``missing_is_zero``.
+    """
+    if not isinstance(target, Mapping):
+        return counts, as_target(target, counts, tolerance=tolerance)
+    if counts.labels is None:
+        raise InputError("target is given by label name, but counts has no label names: LabelCounts.of(…, labels=…)")
+    missing = [label for label in counts.labels if label not in target]
+    if missing and not missing_is_zero:
+        raise InputError(
+            f"target does not name the label {missing[0]!r} that clients have"
+            + (f" (nor {len(missing) - 1} more)" if len(missing) > 1 else "")
+            + "; say that missing labels mean 0, or add them"
+        )
+    known = set(counts.labels)
+    if absent := [label for label in target if label not in known]:
+        counts = counts.with_labels(absent)
+    values = [target.get(label, 0.0) for label in counts.labels or ()]
+    return counts, as_target(values, counts, tolerance=tolerance)

@@ -1,0 +1,201 @@
+"""What a section of the report is made from: an experiment, its finished runs and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedpals.errors import InputError
+from fedpals.experiments.experiment import Column, Experiment, PlannedRun, Row, Scale, View
+from fedpals.experiments.results import Results, Summary
+from fedpals.labels import LabelCounts, Vector, as_target
+from fedpals.report.looks import Look, looks
+from fedpals.report.table import Spread
+from fedpals.shift.evaluation import Evaluation
+from fedpals.simulation.record import Record
+
+EVALUATIONS = {
+    Evaluation.RAW: "as trained",
+    Evaluation.PRIOR: "+prior",
+    Evaluation.PRIOR_BY_ESTIMATE: "+prior, no target data",
+    Evaluation.CALIBRATED_BY_ESTIMATE: "calibrated, no target data",
+    Evaluation.GAUSSIAN: "Gaussian head, no target data",
+    Evaluation.RECOMMENDED: "calibrated and Gaussian head joined, no target data",
+}
+"""The evaluations that tables show, and what readers call them."""
+_RUNS: list[View] = ["table", "check", "dynamics", "labels", "heatmap", "weights"]
+"""Views of runs that belong to no experiment."""
+
+
+@dataclass(frozen=True, eq=False)
+class FederationView:
+    """What the server of a row knew, and the ESS that was used there, if there is one."""
+
+    name: str
+    counts: LabelCounts
+    target: Vector
+    ess: float | None = None
+    seed: int | None = None
+    """Of the row's federations the one that is shown; a case has only one."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        labels: Sequence[str],
+        counts: Sequence[Any],
+        target: Sequence[float],
+        ess: float | None = None,
+        clients: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> FederationView:
+        """Check the counts, and number the clients as the paper does where they have no names."""
+        clients = clients or [f"client {i}" for i in range(len(counts))]
+        table = LabelCounts.of(counts, clients=clients, labels=labels)
+        return cls(name, table, as_target(target, table), ess, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedExperiment:
+    """An experiment with its finished runs."""
+
+    name: str
+    experiment: Experiment
+    runs: tuple[Summary, ...]
+    tuning: tuple[Summary, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def methods(self) -> list[Column]:
+        """Methods that have finished runs, in the experiment's order."""
+        have = {summary.method for summary in self.runs}
+        return [method for method in self.experiment.method if method.name in have]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Rows that have finished runs, in the experiment's order."""
+        have = {summary.row for summary in self.runs}
+        return [row for row in self.experiment.row if row.name in have]
+
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        """How each method looks."""
+        return looks((method.name, method.run) for method in self.experiment.method)
+
+    @cached_property
+    def evaluations(self) -> dict[Evaluation, str]:
+        """Of `EVALUATIONS` those that some run has."""
+        return {key: title for key, title in EVALUATIONS.items() if any(key in s.selected for s in self.runs)}
+
+    def members(self, row: Row, method: Column) -> list[Summary]:
+        """Return the runs of a cell, a seed each."""
+        return [summary for summary in self.runs if (summary.row, summary.method) == (row.name, method.name)]
+
+    def spread(self, row: Row, method: Column, evaluation: Evaluation) -> Spread | None:
+        """Return mean and standard deviation over a cell's seeds; None where it has no run with the evaluation."""
+        metric = self.experiment.metric
+        tested = (summary.test(evaluation, metric) for summary in self.members(row, method))
+        values = [value for value in tested if value is not None]
+        return Spread.of(values) if values else None
+
+    def by_seed(self, row: Row) -> dict[int, Summary]:
+        """Return a run per seed from which the row's federation can be read: not Oracle's, whose clients differ."""
+        runs = [s for s in self.runs if s.row == row.name and not is_oracle(s.run)]
+        return {summary.seed: summary for summary in reversed(runs)}
+
+    @cached_property
+    def federations(self) -> list[FederationView]:
+        """What the servers knew: of every row its first seed's, and of every case."""
+        found = [
+            FederationView.of(c.name, c.labels, c.counts, c.target, clients=c.clients) for c in self.experiment.case
+        ]
+        for row in self.rows:
+            runs = self.by_seed(row)
+            seed = min(runs, default=0)
+            if runs and (k := runs[seed].federation):
+                found.append(FederationView.of(row.name, k.labels, k.counts, k.target, self._ess(row), seed=seed))
+        return found
+
+    def _ess(self, row: Row) -> float | None:
+        used = [
+            s.run["ess"] for s in self.runs if s.row == row.name and s.run.get("method") == "fedpals" and "ess" in s.run
+        ]
+        return float(used[0]) if used else None
+
+
+def is_oracle(run: Mapping[str, Any]) -> bool:
+    """Whether a run's clients were redrawn from the target's marginal."""
+    return "oracle" in str(run.get("method")).split("+")
+
+
+def read(paths: Iterable[Path]) -> tuple[list[FinishedExperiment], list[str]]:
+    """Read results folders and folders of runs, and say which experiments have nothing to show yet."""
+    experiments: list[FinishedExperiment] = []
+    empty: list[str] = []
+    for path in paths:
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder; give a folder of results or of runs")
+        found = [_of_results(Results(file.parent)) for file in sorted(path.rglob("experiment.toml"))]
+        found.sort(key=_place)
+        runs = _of_runs(path)
+        if not found and runs is None:
+            raise InputError(
+                f"{path}: no results there, neither experiment.toml nor finished runs (result.json); "
+                "make some with fedpals reproduce or fedpals run"
+            )
+        shown = [finished for finished in found if finished.runs or finished.experiment.case]
+        empty += [finished.name for finished in found if finished not in shown]
+        experiments += [*shown, *([runs] if runs else [])]
+    if not experiments:
+        name = empty[0]
+        raise InputError(f"{name}: no finished run yet (runs.jsonl); compute some with fedpals reproduce {name}")
+    return _distinct(experiments), empty
+
+
+def _place(finished: FinishedExperiment) -> tuple[int, str]:
+    """Tables of the paper come first, then its figures, then what goes beyond it."""
+    source = finished.experiment.source
+    return (0 if source.startswith("Table") else 1 if source else 2), source
+
+
+def _of_results(results: Results) -> FinishedExperiment:
+    name = results.path.resolve().name
+    return FinishedExperiment(
+        name, results.experiment, tuple(results.runs()), tuple(results.tuning()), results.provenance
+    )
+
+
+def _of_runs(path: Path) -> FinishedExperiment | None:
+    """Make an experiment of the finished runs below a folder: a row per task, a column per method."""
+    records = Record.all_below(path)
+    if not records:
+        return None
+    planned = [PlannedRun(record.run.data.name, record.run.method.full_title, {}, record.run) for record in records]
+    methods = {p.method: {"method": p.run.method.name, **p.run.method.named_options} for p in planned}
+    tasks = dict.fromkeys(p.row for p in planned)
+    experiment = Experiment(
+        title=f"Runs in {path}",
+        source="",
+        show=_RUNS,
+        scale={"run": Scale(seeds=len({p.run.seed for p in planned}))},
+        row=[Row(name=task) for task in tasks],
+        method=[Column(name=name, run=keys) for name, keys in methods.items()],
+    )
+    runs = [Summary.of(p, record) for p, record in zip(planned, records, strict=True)]
+    return FinishedExperiment(path.resolve().name, experiment, tuple(sorted(runs, key=lambda s: s.seed)))
+
+
+def _distinct(experiments: list[FinishedExperiment]) -> list[FinishedExperiment]:
+    """Give experiments of one name different ones: their files stand side by side."""
+    names = [finished.name for finished in experiments]
+    for i, name in enumerate(names):
+        number = names[:i].count(name)
+        if number:
+            old = experiments[i]
+            experiments[i] = FinishedExperiment(
+                f"{name}-{number + 1}", old.experiment, old.runs, old.tuning, old.provenance
+            )
+    return experiments

@@ -1,0 +1,30 @@
+"""What the report shows of an experiment: a function per view, from finished runs to exhibits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fedpals.experiments.experiment import View
+from fedpals.report.exhibit import Exhibit
+from fedpals.report.finished import FinishedExperiment
+from fedpals.report.views import beyond, curves, federations, labels, tables
+
+VIEWS: Mapping[View, Callable[[FinishedExperiment], list[Exhibit]]] = {
+    "table": tables.table,
+    "curve": curves.curve,
+    "distance": curves.distance,
+    "heatmap": federations.heatmap,
+    "dynamics": curves.dynamics,
+    "weights": federations.weights,
+    "labels": labels.labels,
+    "simplex": federations.simplex,
+    "selection": beyond.selection,
+    "check": beyond.check,
+    "unknown": beyond.unknown,
+    "privacy": beyond.privacy,
+}
+
+
+def exhibits(finished: FinishedExperiment) -> list[Exhibit]:
+    """Return all that an experiment's ``show`` asks for, in its order."""
+    return [exhibit for view in finished.experiment.show for exhibit in VIEWS[view](finished)]

@@ -1,0 +1,160 @@
+"""Curves: a metric against the rows' x, the projection distance there, and the metric after every round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpals.experiments.experiment import Row
+from fedpals.report.exhibit import METRICS, Exhibit
+from fedpals.report.figures import Panel
+from fedpals.report.finished import FinishedExperiment
+from fedpals.report.lines import Series, draw_series, name_places
+from fedpals.report.looks import BLUE, Look
+from fedpals.report.sheet import Cell, Sheet, Value
+from fedpals.report.table import Spread
+from fedpals.shift.evaluation import Correction
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_NEAREST = 0.06
+"""Of an axis' length: places nearer to each other cannot both be named."""
+
+_PLAIN = Look(0, BLUE, "-", "o")
+
+
+def curve(finished: FinishedExperiment) -> list[Exhibit]:
+    """Metric against the rows' x, a line per method; as trained, and corrected."""
+    rows, places, names = _axis(finished)
+    metric = METRICS[finished.experiment.metric]
+    panels, lines = [], []
+    drawn: dict[str, Look] = {}
+    for evaluation, title in finished.evaluations.items():
+        series = []
+        for method in finished.methods:
+            found = [
+                (x, s) for x, row in zip(places, rows, strict=True) if (s := finished.spread(row, method, evaluation))
+            ]
+            if found:
+                look = drawn[method.name] = finished.looks[method.name]
+                series.append(Series.of(look, [x for x, _ in found], [s for _, s in found]))
+        panels.append(Panel(title, partial(_draw_curve, finished=finished, series=series, ticks=(places, names))))
+        for x, row in zip(places, rows, strict=True):
+            head: list[Value | Cell] = [row.name, x, title]
+            lines.append([*head, *(finished.spread(row, method, evaluation) for method in finished.methods)])
+    title = f"Test {metric} against {finished.experiment.axis or 'the rows'}"
+    caption = f"{title}; bands are one standard deviation over seeds."
+    columns = ["row", finished.experiment.axis or "x", "evaluation", *(method.name for method in finished.methods)]
+    return [Exhibit("curve", title, caption, Sheet.of(columns, lines), panels, drawn)] if rows else []
+
+
+def _draw_curve(
+    ax: Axes, finished: FinishedExperiment, series: Sequence[Series], ticks: tuple[list[float], list[str]]
+) -> None:
+    draw_series(ax, series)
+    _draw_axis(ax, finished, ticks)
+    ax.set_ylabel(f"target {METRICS[finished.experiment.metric]} (%)")
+
+
+def _draw_axis(ax: Axes, finished: FinishedExperiment, ticks: tuple[list[float], list[str]]) -> None:
+    if finished.experiment.logarithmic:
+        ax.set_xscale("log")
+    if _apart(ticks[0], logarithmic=finished.experiment.logarithmic):
+        name_places(ax, *ticks)
+        ax.minorticks_off()
+    ax.set_xlabel(finished.experiment.axis)
+
+
+def _apart(places: Sequence[float], *, logarithmic: bool) -> bool:
+    """Whether places on the axis are far enough from each other to be named all."""
+    at = np.log(places) if logarithmic else np.asarray(places)
+    return bool((np.diff(at) >= _NEAREST * np.ptp(at)).all())
+
+
+def _axis(finished: FinishedExperiment) -> tuple[list[Row], list[float], list[str]]:
+    """Return the rows that have a place on the axis, by x; where none has, all of them side by side."""
+    placed = sorted((row.x, i) for i, row in enumerate(finished.rows) if row.x is not None)
+    if not placed:
+        return finished.rows, [float(i) for i in range(len(finished.rows))], [row.name for row in finished.rows]
+    return [finished.rows[i] for _, i in placed], [x for x, _ in placed], [f"{x:g}" for x, _ in placed]
+
+
+def distance(finished: FinishedExperiment) -> list[Exhibit]:
+    """Projection distance d(T, S) against the rows' x."""
+    rows, places, names = _axis(finished)
+    found = [
+        (x, row, Spread.of(summary.projection_distance for summary in finished.by_seed(row).values()))
+        for x, row in zip(places, rows, strict=True)
+        if finished.by_seed(row)
+    ]
+    if not found:
+        return []
+    series = [Series.of(_PLAIN, [x for x, _, _ in found], [spread for _, _, spread in found])]
+    sheet = Sheet.of(
+        ["row", finished.experiment.axis or "x", "mean", "std", "seeds"],
+        [[row.name, x, spread.mean, spread.std, spread.seeds] for x, row, spread in found],
+    )
+    caption = (
+        "Squared distance d(T, S) from the target's label marginal to the convex hull of the clients', mean and one "
+        "standard deviation over seeds. At 0 the target is covered: some mix of clients has exactly its labels."
+    )
+    panel = Panel(
+        "projection distance", partial(_draw_distance, finished=finished, series=series, ticks=(places, names))
+    )
+    return [Exhibit("distance", "Projection distance", caption, sheet, [panel])]
+
+
+def _draw_distance(
+    ax: Axes, finished: FinishedExperiment, series: Sequence[Series], ticks: tuple[list[float], list[str]]
+) -> None:
+    draw_series(ax, series, scale=1)
+    _draw_axis(ax, finished, ticks)
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("projection distance d(T, S)")
+
+
+def dynamics(finished: FinishedExperiment) -> list[Exhibit]:
+    """Metric after every round, a panel per row and a line per method."""
+    metric = METRICS[finished.experiment.metric]
+    panels = []
+    lines: list[list[Value | Cell]] = []
+    for row in finished.rows:
+        curves = {
+            method.name: [s.curves[Correction.RAW]["test"] for s in finished.members(row, method) if s.curves]
+            for method in finished.methods
+        }
+        curves = {name: runs for name, runs in curves.items() if runs}
+        if not curves:
+            continue
+        series = [Series.of_rounds(finished.looks[name], runs) for name, runs in curves.items()]
+        panels.append(Panel(row.name, partial(_draw_rounds, series=series, metric=metric)))
+        spreads = {name: _by_round(runs) for name, runs in curves.items()}
+        for i in range(max(map(len, spreads.values()))):
+            told = [spreads.get(method.name, [])[i : i + 1] for method in finished.methods]
+            lines.append([row.name, i + 1, *(spread[0] if spread else None for spread in told)])
+    caption = f"Test {metric} after every round, as trained; bands are one standard deviation over seeds."
+    sheet = Sheet.of(["row", "round", *(method.name for method in finished.methods)], lines)
+    return (
+        [Exhibit("dynamics", f"Test {metric} during training", caption, sheet, panels, _legend(finished))]
+        if lines
+        else []
+    )
+
+
+def _by_round(runs: Sequence[Sequence[float]]) -> list[Spread]:
+    return [Spread.of(run[i] for run in runs) for i in range(min(map(len, runs)))]
+
+
+def _draw_rounds(ax: Axes, series: Sequence[Series], metric: str) -> None:
+    draw_series(ax, series)
+    ax.locator_params(axis="x", integer=True)
+    ax.set_xlabel("round")
+    ax.set_ylabel(f"target {metric} (%)")
+
+
+def _legend(finished: FinishedExperiment) -> dict[str, Look]:
+    return {method.name: finished.looks[method.name] for method in finished.methods}

@@ -1,0 +1,96 @@
+"""Tables: mean ± standard deviation of every row and method, and the paper's numbers beside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fedpals.experiments.experiment import Column, Row
+from fedpals.report.exhibit import METRICS, Exhibit, settings_text
+from fedpals.report.figures import Panel
+from fedpals.report.finished import FinishedExperiment, is_oracle
+from fedpals.report.lines import Compared, draw_compared
+from fedpals.report.sheet import Cell, Mark, Sheet, Value
+from fedpals.report.table import Spread
+from fedpals.shift.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def table(finished: FinishedExperiment) -> list[Exhibit]:
+    """Mean ± std of every row and method, as trained and corrected, and the paper's beside them."""
+    methods = finished.methods
+    lines: list[list[Value | Cell]] = []
+    best: dict[Evaluation, Counter[str]] = {evaluation: Counter() for evaluation in finished.evaluations}
+    for row in finished.rows:
+        for evaluation, title in finished.evaluations.items():
+            spreads = {method.name: finished.spread(row, method, evaluation) for method in methods}
+            if not any(spreads.values()):
+                continue
+            rivals = {m.name: s for m in methods if (s := spreads[m.name]) and not (m.apart or is_oracle(m.run))}
+            first = max(rivals, key=lambda name: rivals[name].mean, default=None)
+            best[evaluation].update([first] if first and len(rivals) > 1 else [])
+            cells = [
+                Cell(spreads[m.name], _mark(m, rivals, first), _note(finished, row, m, evaluation)) for m in methods
+            ]
+            lines.append([row.name, title, *cells])
+        if row.reported:
+            told = [_reported(row.reported.get(method.name)) for method in methods]
+            lines.append([row.name, "in the paper", *(Cell(value, "quiet") for value in told)])
+    sheet = Sheet.of(["row", "evaluation", *(method.name for method in methods)], lines)
+    metric = METRICS[finished.experiment.metric]
+    aside = ", ".join(["Oracle", *(m.name for m in methods if m.apart and not is_oracle(m.run))])
+    caption = (
+        f"Test {metric} in the target domain in %, mean ± standard deviation over seeds, at the round selected on "
+        "validation data of the target; where a line says no target data, by the clients' own estimate. Bold: the "
+        f"best mean of a line, {aside} aside; underlined: within one standard deviation of it. "
+        + " ".join(
+            _tally(title, best[evaluation]) for evaluation, title in finished.evaluations.items() if best[evaluation]
+        )
+    )
+    panels = [
+        Panel(row.name, partial(_draw_row, finished=finished, row=row), (4.8, 1.6 + 0.34 * len(methods)))
+        for row in finished.rows
+    ]
+    return [Exhibit("table", f"Test {metric}", caption, sheet, panels, tabular=True)] if lines else []
+
+
+def _draw_row(ax: Axes, finished: FinishedExperiment, row: Row) -> None:
+    compared = []
+    for method in finished.methods:
+        raw, prior = (finished.spread(row, method, evaluation) for evaluation in (Evaluation.RAW, Evaluation.PRIOR))
+        told = _reported(row.reported.get(method.name))
+        if raw and prior:
+            compared.append(Compared(method.name, raw, prior, told))
+    draw_compared(ax, compared, METRICS[finished.experiment.metric])
+
+
+def _mark(method: Column, rivals: Mapping[str, Spread], first: str | None) -> Mark:
+    if method.name not in rivals or first is None or len(rivals) < 2:
+        return "quiet" if is_oracle(method.run) else ""
+    if method.name == first:
+        return "best"
+    return "near" if rivals[method.name].mean >= rivals[first].mean - rivals[first].std else ""
+
+
+def _note(finished: FinishedExperiment, row: Row, method: Column, evaluation: Evaluation) -> str:
+    members = [summary for summary in finished.members(row, method) if evaluation in summary.selected]
+    if not members:
+        return ""
+    rounds = Spread.of(summary.selected[evaluation].round for summary in members)
+    chosen = f"chosen: {settings_text(members[0].point)}; " if members[0].point else ""
+    diverged = sum(summary.diverged for summary in members)
+    late = f"; {diverged} of them diverged after that" if diverged else ""
+    return f"{chosen}{len(members)} seeds; selected round {rounds.mean:.0f} on average{late}"
+
+
+def _reported(told: Sequence[float] | None) -> Spread | None:
+    return Spread(told[0] / 100, told[1] / 100 if len(told) > 1 else 0.0, 0) if told else None
+
+
+def _tally(title: str, best: Counter[str]) -> str:
+    wins = ", ".join(f"{name} in {count}" for name, count in best.most_common())
+    return f"Best mean {title}: {wins} of {best.total()} rows."

@@ -1,0 +1,68 @@
+"""The ways in which a trained model is used in the target, and in which its round is selected: one enumeration."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Correction(StrEnum):
+    """How a model is used in the target."""
+
+    RAW = "raw"
+    """As trained."""
+    PRIOR = "prior"
+    """With the target prior correction."""
+    CALIBRATED = "calibrated"
+    """With a temperature and a bias per label, fitted to samples that clients held out."""
+    GAUSSIAN = "gaussian"
+    """With a Gaussian head in the place of its last layer."""
+    RECOMMENDED = "recommended"
+    """With its own last layer and the Gaussian head, both calibrated and joined."""
+
+
+class SelectedBy(StrEnum):
+    """What selects the round whose model is kept."""
+
+    VALIDATION = "validation"
+    """Accuracy on validation data of the target."""
+    ESTIMATE = "estimate"
+    """Target accuracy as estimated from samples that clients held out: no target sample."""
+    POOLED = "pooled"
+    """Plain accuracy on all samples that clients held out."""
+
+
+class Evaluation(StrEnum):
+    """A correction and how its round was selected, as records name it; the last two belong to the last round."""
+
+    RAW = "raw"
+    RAW_BY_ESTIMATE = "raw/estimate"
+    RAW_BY_POOLED = "raw/pooled"
+    PRIOR = "prior"
+    PRIOR_BY_ESTIMATE = "prior/estimate"
+    PRIOR_BY_POOLED = "prior/pooled"
+    CALIBRATED = "calibrated"
+    CALIBRATED_BY_ESTIMATE = "calibrated/estimate"
+    CALIBRATED_BY_POOLED = "calibrated/pooled"
+    GAUSSIAN = "gaussian"
+    GAUSSIAN_BY_ESTIMATE = "gaussian/estimate"
+    """The Gaussian head, with its estimated target accuracy as the score."""
+    RECOMMENDED = "recommended"
+
+    @classmethod
+    def of(cls, correction: Correction, selected_by: SelectedBy) -> Evaluation:
+        """Return the evaluation of a correction at the round that a rule selects.
+
+        >>> Evaluation.of(Correction.PRIOR, SelectedBy.ESTIMATE).value
+        'prior/estimate'
+        """
+        return cls(correction if selected_by is SelectedBy.VALIDATION else f"{correction}/{selected_by}")
+
+    @property
+    def correction(self) -> Correction:
+        """How the model is used."""
+        return Correction(self.partition("/")[0])
+
+    @property
+    def selected_by(self) -> SelectedBy:
+        """What selected the round; what is scored without a suffix is scored on validation data."""
+        return SelectedBy(self.partition("/")[2] or SelectedBy.VALIDATION)

@@ -1,0 +1,315 @@
+"""A run on disk: the one module that knows every file of a run folder, and what stands in it.
+
+config.toml        everything that determines the result
+metrics.jsonl      a line per round
+weights.json       the server's view: label counts, target, and its weights, whenever they changed
+result.json        the selected rounds and their test metrics; its presence means the run is finished
+model.safetensors  the selected parameters; model-prior, model-calibrated, … with their correction
+tallies.json       what every client says about those parameters, where clients hold samples out
+checkpoint/        the state after the last round
+
+Reading and writing loads no torch, so that results can be looked at without it.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedpals.config import to_toml
+from fedpals.engine.metrics import Metrics, Scores
+from fedpals.engine.round import Refusal
+from fedpals.errors import InputError
+from fedpals.files import replacing
+from fedpals.shift import Tally
+from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.simulation.run import Run
+
+_CONFIG = "config.toml"
+_METRICS = "metrics.jsonl"
+_SERVER_VIEW = "weights.json"
+_RESULT = "result.json"
+_TALLIES = "tallies.json"
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class RoundWeights:
+    """Who took part in a round, and with which weights."""
+
+    participants: tuple[int, ...]
+    alpha: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RoundLine:
+    """What is recorded of a round."""
+
+    round: int
+    loss: float
+    trained: int
+    participants: int
+    refused: tuple[Refusal, ...]
+    raw: Scores
+    prior: Scores
+    weights: RoundWeights
+    seconds: float
+    calibrated: Scores | None = None
+    """Where clients hold samples out."""
+
+    def scores(self, correction: Correction) -> Scores | None:
+        """Return what the model is worth with a correction; None where it was not evaluated."""
+        by_correction = {
+            Correction.RAW: self.raw,
+            Correction.PRIOR: self.prior,
+            Correction.CALIBRATED: self.calibrated,
+        }
+        return by_correction.get(correction)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line as it is written."""
+        scores = {c.value: _scores_json(s) for c in Correction if (s := self.scores(c)) is not None}
+        plain = {key: getattr(self, key) for key in ("round", "loss", "trained", "participants")}
+        refused = [asdict(refusal) for refusal in self.refused]
+        return {**plain, "refused": refused, **scores, "weights": asdict(self.weights), "seconds": self.seconds}
+
+
+def _scores_json(scores: Scores) -> dict[str, Any]:
+    return {part: values for part, values in asdict(scores).items() if values is not None}
+
+
+@dataclass(frozen=True)
+class WeightsChange:
+    """The weights from a round on."""
+
+    round: int
+    participants: tuple[int, ...]
+    alpha: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class NoiseEffect:
+    """How far the weights may be off because of noise on label counts, as the server itself can tell."""
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    moved: float
+    distance: float
+    """Squared, as the next."""
+    worst_distance: float
+
+
+@dataclass(frozen=True)
+class ServerView:
+    """What the server knew, and its weights whenever they changed."""
+
+    labels: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+    target: tuple[float, ...]
+    rounds: tuple[WeightsChange, ...] = ()
+    exact_target: tuple[float, ...] | None = None
+    """Where the server took something else for T."""
+    exact_counts: tuple[tuple[int, ...], ...] | None = None
+    """Where clients added noise to their counts."""
+    spread: NoiseEffect | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class SelectedRound:
+    """A round that some rule selected, and what it is worth on test data of the target, where there are any."""
+
+    round: int
+    score: float
+    """What it was selected by."""
+    test: Metrics | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run."""
+
+    rounds: int
+    selected: Mapping[Evaluation, SelectedRound]
+    projection_distance: float
+    """d(T, S) of the paper, a squared distance."""
+    covered: bool
+    clients: int
+    samples: float
+    validation_samples: int = 0
+    test_samples: int = 0
+    parameters: int = 0
+    diverged: bool = False
+    """Whether training ended early for that reason; the selected rounds are those before."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written."""
+        plain = asdict(self)
+        if not self.diverged:
+            del plain["diverged"]
+        selected = {e.value: {k: v for k, v in s.items() if v is not None} for e, s in plain["selected"].items()}
+        return {**plain, "selected": selected}
+
+
+class Record:
+    """Reads and writes the folder of one run."""
+
+    def __init__(self, run: Run, runs: Path) -> None:
+        self.run = run
+        self.path = runs / run.folder
+
+    @classmethod
+    def at(cls, folder: Path) -> Self:
+        """Return the record of the finished run in a folder, wherever it was moved to."""
+        config = folder / _CONFIG
+        if not config.is_file():
+            raise InputError(
+                f"{folder}: no run there ({_CONFIG}); give the folder of a run, runs/<task>/<method>/<seed>-<digest>"
+            )
+        try:
+            run = Run.of(tomllib.loads(config.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InputError) as error:
+            raise InputError(f"{config}: not the configuration of a run ({error})") from None
+        record = cls(run, folder)
+        record.path = folder
+        if not record.finished:
+            raise InputError(f"{folder}: the run is not finished; the command that started it continues it")
+        return record
+
+    @classmethod
+    def all_below(cls, folder: Path) -> list[Self]:
+        """Return the records of all finished runs below a folder."""
+        return [cls.at(file.parent) for file in sorted(folder.rglob(_RESULT))]
+
+    @property
+    def checkpoint(self) -> Path:
+        """The state after the last recorded round."""
+        return self.path / "checkpoint" / "state.safetensors"
+
+    def model(self, correction: Correction = Correction.RAW) -> Path:
+        """Return the file of the parameters to be used with a correction."""
+        return self.path / ("model.safetensors" if correction is Correction.RAW else f"model-{correction}.safetensors")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has its result."""
+        return (self.path / _RESULT).is_file()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is a state to continue from."""
+        return not self.finished and self.checkpoint.is_file()
+
+    def begin(self) -> None:
+        """Write down the configuration, and start the metrics afresh."""
+        self._write_text(_CONFIG, to_toml(self.run.keys()))
+        self._write_text(_METRICS, "")
+
+    def append(self, line: RoundLine) -> None:
+        """Add the line of a round."""
+        with (self.path / _METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line.to_json(), allow_nan=False) + "\n")
+
+    def keep_rounds(self, rounds: int) -> None:
+        """Drop lines of rounds that the checkpoint does not include: they will be computed again."""
+        lines = (self.path / _METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
+        self._write_text(_METRICS, "".join(lines[:rounds]))
+
+    def lines(self) -> list[RoundLine]:
+        """Return the lines of all rounds."""
+        path = self.path / _METRICS
+        return [self._parsed(path, RoundLine, line) for line in self._read_text(path).splitlines()]
+
+    def weights(self) -> tuple[WeightsChange, ...]:
+        """Return the aggregation weights of the rounds in which they changed."""
+        changes: list[WeightsChange] = []
+        for line in self.lines():
+            now = line.weights
+            if not changes or (changes[-1].participants, changes[-1].alpha) != (now.participants, now.alpha):
+                changes.append(WeightsChange(line.round, now.participants, now.alpha))
+        return tuple(changes)
+
+    def result(self) -> Result:
+        """Return the result of a finished run."""
+        path = self.path / _RESULT
+        return self._parsed(path, Result, self._read_text(path))
+
+    def write_result(self, result: Result) -> None:
+        """Mark the run as finished."""
+        self._write_json(_RESULT, result.to_json())
+
+    def server_view(self) -> ServerView:
+        """Return what the server of a finished run knew, and its weights."""
+        path = self.path / _SERVER_VIEW
+        return self._parsed(path, ServerView, self._read_text(path))
+
+    def write_server_view(self, view: ServerView) -> None:
+        """Write down what the server knew."""
+        self._write_json(_SERVER_VIEW, view.to_json())
+
+    def tallies(self) -> list[Tally]:
+        """Return what every client says about the saved model on samples that it held out."""
+        path = self.path / _TALLIES
+        if not path.is_file():
+            raise InputError(
+                f"{self.path}: the clients of this run held nothing out to tell about the model; run it with "
+                "--held-out 0.1"
+            )
+        try:
+            return [Tally.from_json(tally) for tally in json.loads(path.read_text(encoding="utf-8"))]
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: not the tallies of a run ({error}); delete the folder and run again") from None
+
+    def write_tallies(self, tallies: Sequence[Tally]) -> None:
+        """Write down what clients say about the saved model."""
+        self._write_json(_TALLIES, [tally.to_json() for tally in tallies])
+
+    def pack(self) -> dict[str, bytes]:
+        """Return all files by name, to be sent to another machine."""
+        folder = self.path
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def unpack(self, files: Mapping[str, bytes]) -> None:
+        """Write files, each whole or not at all: the checkpoint late, and the result, which ends a run, last."""
+        for name in sorted(files, key=lambda name: (name == _RESULT, name.startswith("checkpoint"))):
+            with replacing(self.path / name) as temporary:
+                temporary.write_bytes(files[name])
+
+    def _parsed(self, path: Path, kind: type[Value], text: str) -> Value:
+        try:
+            return _ADAPTERS[kind].validate_json(text)  # type: ignore[no-any-return]
+        except ValidationError as error:
+            (first, *_) = error.errors(include_url=False)
+            where = ".".join(map(str, first["loc"]))
+            raise InputError(
+                f"{path}: the record is incomplete ({where + ': ' if where else ''}{first['msg']}); "
+                "remove the folder and run it again"
+            ) from None
+
+    def _read_text(self, path: Path) -> str:
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{path}: the record is incomplete ({error}); remove the folder and run it again"
+            ) from None
+
+    def _write_json(self, name: str, value: Any) -> None:
+        self._write_text(name, json.dumps(value, allow_nan=False) + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
+        with replacing(self.path / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (RoundLine, ServerView, Result)}

@@ -1,0 +1,197 @@
+"""One run, round by round: broadcast, train, check, weigh, aggregate, evaluate, select.
+
+Every draw has an address and every sum an order, so a run has the same bits with any number of
+workers, and after an interruption.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import softmax
+from torch import Tensor
+
+from fedpals.engine.client import Update
+from fedpals.engine.evaluation import Outputs, Part
+from fedpals.engine.last_layer import gaussian_layer, recommended_layer
+from fedpals.engine.metrics import Scores
+from fedpals.engine.server import DivergedError, Server
+from fedpals.errors import InputError
+from fedpals.labels import Vector
+from fedpals.shift import Head, HeldOutFeatures, Tally, bbse, em
+from fedpals.shift.calibration import Calibration
+from fedpals.shift.estimate import NotConvergedError
+from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
+from fedpals.simulation.pools import Pool
+from fedpals.simulation.record import RoundLine, RoundWeights, SelectedRound
+from fedpals.simulation.server_view import counts_and_target
+from fedpals.simulation.state import BestRound, SimulationState
+from fedpals.simulation.worker import Job, Worker
+
+
+@dataclass(frozen=True, eq=False)
+class LastModel:
+    """What follows from the last model without any selection of rounds."""
+
+    gaussian: Head | None = None
+    recommended: Head | Calibration | None = None
+    """What to use it with, where clients hold samples out."""
+    selected: Mapping[Evaluation, SelectedRound] | None = None
+    """What it is worth with each of them."""
+
+
+class Simulation:
+    """One run, round by round."""
+
+    def __init__(self, worker: Worker, pool: Pool, state: SimulationState | None = None) -> None:
+        self.worker, self.pool = worker, pool
+        self.run, self.federation = worker.run, worker.federation
+        self.state = state or SimulationState(0, worker.model.vector.clone())
+        plan = self.run.server
+        self.server = Server(
+            self.run.method,
+            *counts_and_target(self.run, self.federation),
+            self.state,
+            participation=plan.participation,
+            momentum=plan.server_momentum,
+            averaging=plan.averaging,
+            seed=self.run.seed,
+        )
+        if self.state.target is not None:
+            self.server.set_target(self.state.target)
+        self._able = np.flatnonzero(self.federation.counts.sizes)
+        self.evaluator = worker.evaluator()
+        self.saved_by = SelectedBy.ESTIMATE if self.federation.held_out else SelectedBy.VALIDATION
+        """What selects the saved models: no target sample where clients hold samples out."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are done, or none of the saved models has improved for ``patience`` rounds."""
+        patience = self.run.server.patience
+        newest = max((best.round for best in self.state.best.values() if best.vector is not None), default=0)
+        stale = patience is not None and self.state.round - newest >= patience
+        return self.state.round >= self.run.server.rounds or stale
+
+    def advance(self) -> RoundLine:
+        """Compute one round; return its line for the record. The state changes only if all went well."""
+        started = time.perf_counter()
+        number = self.state.round + 1
+        try:
+            done = self.server.advance(self.server.participants(number, self._able), self._train, self._losses)
+        except DivergedError as error:
+            rate = self.run.plan.learning_rate
+            raise DivergedError(f"{error}; try a smaller learning_rate than {rate:g}") from None
+        scores = self._evaluate()
+        return RoundLine(
+            round=number,
+            loss=done.loss,
+            trained=done.trained,
+            participants=len(done.participants),
+            refused=done.refused,
+            raw=scores[Correction.RAW],
+            prior=scores[Correction.PRIOR],
+            calibrated=scores.get(Correction.CALIBRATED),
+            weights=RoundWeights(tuple(done.participants.tolist()), tuple(done.alpha.tolist())),
+            seconds=round(time.perf_counter() - started, 4),
+        )
+
+    def _train(self, clients: Sequence[int]) -> Iterable[Update]:
+        state = self.state
+        return self.pool.train(
+            [Job(state.round + 1, i, state.vector, state.server, state.clients.get(i)) for i in clients]
+        )
+
+    def _losses(self, clients: Sequence[int]) -> Iterable[float]:
+        return self.pool.losses([Job(self.state.round + 1, i, self.state.vector) for i in clients])
+
+    def _evaluate(self) -> dict[Correction, Scores]:
+        """Evaluate the model in every way, and keep the round where it is the best so far."""
+        logits = self.evaluator.logits(self.state.model)
+        if self.run.knowledge.target_estimate is not None:
+            self._estimate_target(logits)
+        target, shift = self.server.target, self.server.prior_shift
+        results: dict[Correction, Scores] = {}
+        for correction, calibration in self.evaluator.corrections(logits, target, shift).items():
+            corrected = {part: calibration(values) for part, values in logits.items()}
+            results[correction] = self.evaluator.scores(corrected, target)
+            self._select(correction, results[correction], calibration)
+        return results
+
+    def _select(self, correction: Correction, scores: Scores, calibration: Calibration) -> None:
+        """Keep the round where a rule finds it the best so far."""
+        state = self.state
+        for rule in SelectedBy:
+            score = scores.by(rule)
+            if score is None:
+                continue
+            evaluation = Evaluation.of(correction, rule)
+            if score > state.best.setdefault(evaluation, BestRound()).score:
+                vector = state.model.clone() if rule is self.saved_by else None
+                state.best[evaluation] = BestRound(state.round, score, scores.test, vector, calibration)
+
+    def _estimate_target(self, logits: Outputs) -> None:
+        """Learn T from the target's validation inputs, not their labels; keep the last T where they do not tell."""
+        try:
+            if self.run.knowledge.target_estimate == "bbse":
+                tally = Tally.of(self.evaluator.truth(Part.CLIENTS), logits[Part.CLIENTS])
+                predicted = logits[Part.VALIDATION].argmax(axis=1)
+                estimate = bbse(tally, np.bincount(predicted, minlength=self.server.target.size))
+            else:
+                estimate = em(softmax(logits[Part.VALIDATION], axis=1), self.server.learned_prior)
+        except (InputError, NotConvergedError):
+            return
+        self.state.target = estimate.target
+        self.server.set_target(estimate.target)
+
+    def tallies(self, vector: Tensor) -> list[Tally]:
+        """Return what every client says about a model on the samples that it held out."""
+        logits, y = self.evaluator.logits(vector)[Part.CLIENTS], self.evaluator.truth(Part.CLIENTS)
+        ends = np.cumsum([indices.size for indices in self.federation.held_out])[:-1]
+        return [Tally.of(*parts) for parts in zip(np.split(y, ends), np.split(logits, ends), strict=True)]
+
+    def last_model(self) -> LastModel:
+        """Return what the last model is worth with a Gaussian head, where it can have one, and as it is best used."""
+        vector, evaluator = self.state.model, self.evaluator
+        gaussian = self._gaussian_head()
+        features: Mapping[Part, Vector] = {} if gaussian is None else evaluator.features(vector)
+        selected: dict[Evaluation, SelectedRound] = {}
+        if gaussian is not None:
+            selected |= self._worth(Correction.GAUSSIAN, {part: gaussian(seen) for part, seen in features.items()})
+        if Part.CLIENTS not in evaluator.samples:
+            return LastModel(gaussian, None, selected)
+        if gaussian is None:
+            outputs: Outputs = evaluator.logits(vector)
+            corrections = evaluator.corrections(outputs, self.server.target, self.server.prior_shift)
+            use: Head | Calibration = corrections[Correction.CALIBRATED]
+        else:
+            own = Head.of(*self.worker.model.last_parameters())
+            held_out = HeldOutFeatures(features[Part.CLIENTS], evaluator.truth(Part.CLIENTS))
+            outputs, use = features, recommended_layer(own, gaussian, [held_out], self.server)
+        selected |= self._worth(Correction.RECOMMENDED, {part: use(values) for part, values in outputs.items()})
+        return LastModel(gaussian, use, selected)
+
+    def _gaussian_head(self) -> Head | None:
+        """Return the head for what the participants of the last round say about the samples that they train with."""
+        self.worker.model.load(self.state.model)
+        clients = self.server.participants(self.state.round, self._able).tolist()
+        try:
+            sums = [self.worker.client(i).feature_sums(self.worker.model) for i in clients]
+            return gaussian_layer(sums, self.server)
+        except InputError:  # no features, or infinite ones, or nobody has a label of the target
+            return None
+
+    def _worth(self, correction: Correction, logits: Outputs) -> dict[Evaluation, SelectedRound]:
+        """Return what the last round is worth by validation data, and by the clients' estimate where there is one."""
+        scores = self.evaluator.scores(logits, self.server.target)
+        number, worth = self.state.round, {}
+        if correction is Correction.RECOMMENDED:  # which exists only where clients hold samples out
+            score = scores.by(SelectedBy.ESTIMATE)
+            assert score is not None
+            return {Evaluation.RECOMMENDED: SelectedRound(number, score, scores.test)}
+        for rule in (SelectedBy.VALIDATION, SelectedBy.ESTIMATE):
+            if (score := scores.by(rule)) is not None:
+                worth[Evaluation.of(correction, rule)] = SelectedRound(number, score, scores.test)
+        return worth

@@ -1,0 +1,132 @@
+"""Compute a run, or what is left of it, and record it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from fedpals.engine.server import DivergedError
+from fedpals.engine.target_model import ModelFacts, TargetModel, with_last_layer
+from fedpals.shift import Head
+from fedpals.shift.calibration import Calibration
+from fedpals.shift.evaluation import Correction
+from fedpals.simulation.pools import Pool, SerialPool
+from fedpals.simulation.record import Record, Result, RoundLine, SelectedRound
+from fedpals.simulation.rounds import LastModel, Simulation
+from fedpals.simulation.run import Run
+from fedpals.simulation.server_view import learned_prior, server_view
+from fedpals.simulation.state import SimulationState
+from fedpals.simulation.worker import Worker
+
+Callback = Callable[[RoundLine], None]
+"""Called with the recorded line of every round: progress bars, TensorBoard, MLflow."""
+
+
+def simulate(
+    run: Run,
+    runs: Path,
+    *,
+    data_folder: Path | None = None,
+    device: str = "cpu",
+    resume: bool = True,
+    checkpoint_every: int = 1,
+    make_pool: Callable[[Worker], Pool] = SerialPool,
+    callbacks: Sequence[Callback] = (),
+    stop: Callable[[], bool] = lambda: False,
+) -> Record:
+    """Compute a run, or what is left of it, and return its record.
+
+    A finished run is not computed again. ``stop`` is asked after every round; when it says so, the
+    run ends with its state on disk. A run that diverges is finished with what was selected before: the same seed would
+    diverge again.
+
+    Raises
+    ------
+    DivergedError
+        Where it diverges in the first round, so that there is nothing to select.
+    """
+    record = Record(run, runs)
+    if record.finished:
+        return record
+    worker = Worker(run, data_folder, device)
+    state = SimulationState.load(record.checkpoint) if resume and record.unfinished else None
+    if state is None:
+        record.begin()
+    else:
+        record.keep_rounds(state.round)
+    simulation = Simulation(worker, make_pool(worker), state)
+    diverged = False
+    while not simulation.finished and not stop():
+        try:
+            line = simulation.advance()
+        except DivergedError:
+            if simulation.state.round == 0:
+                raise
+            diverged = True
+            break
+        record.append(line)
+        if simulation.state.round % checkpoint_every == 0 or simulation.finished:
+            simulation.state.save(record.checkpoint)
+        for callback in callbacks:
+            callback(line)
+    if simulation.finished or diverged:
+        _finish(record, simulation, diverged=diverged)
+    return record
+
+
+def _finish(record: Record, simulation: Simulation, *, diverged: bool) -> None:
+    """Write the server's view, selected models and the result; the result comes last and marks the run finished."""
+    state, federation = simulation.state, simulation.federation
+    record.write_server_view(server_view(simulation.server, federation, simulation.run.knowledge, record.weights()))
+    last = LastModel() if diverged else simulation.last_model()
+    _save_models(record, simulation, last)
+    best = {name: SelectedRound(b.round, b.score, b.test) for name, b in state.best.items()}
+    coverage = federation.coverage
+    record.write_result(
+        Result(
+            rounds=state.round,
+            selected={**best, **(last.selected or {})},
+            projection_distance=coverage.squared_distance,
+            covered=coverage.covered,
+            clients=len(federation.clients),
+            samples=federation.counts.total,
+            validation_samples=len(federation.validation),
+            test_samples=len(federation.test),
+            parameters=simulation.worker.model.trained,
+            diverged=diverged,
+        )
+    )
+
+
+def _save_models(record: Record, simulation: Simulation, last: LastModel) -> None:
+    """Save the last model with its heads, the selected models with their corrections, and the clients' tallies."""
+    state, run, dataset = simulation.state, simulation.run, simulation.federation.dataset
+    lines, server, model = record.lines(), simulation.server, simulation.worker.model
+
+    def save(correction: Correction, vector: Tensor, use: Head | Calibration | None, number: int) -> None:
+        facts = ModelFacts(
+            labels=dataset.labels,
+            target=tuple(server.target.tolist()),
+            correction=correction,
+            round=number,
+            prior=tuple(learned_prior(run, lines[:number], server.counts).tolist()),
+            samples=server.counts.total,
+            shape=simulation.worker.shape,
+            model=run.network.model or "cnn",
+            backbone=run.network.backbone,
+            image_size=run.network.image_size,
+        )
+        TargetModel(with_last_layer(model, vector, use), facts, use, dataset.scaling).save(record.model(correction))
+
+    for correction, use in ((Correction.GAUSSIAN, last.gaussian), (Correction.RECOMMENDED, last.recommended)):
+        if use is not None:
+            save(correction, state.model, use, state.round)
+    for evaluation, best in state.best.items():
+        if best.vector is None or best.correction is None:
+            continue
+        raw = evaluation.correction is Correction.RAW
+        save(evaluation.correction, best.vector, None if raw else best.correction, best.round)
+        if raw and simulation.federation.held_out:
+            record.write_tallies(simulation.tallies(best.vector))

@@ -1,0 +1,66 @@
+"""Everything a simulated run carries from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fedpals.engine.metrics import Metrics
+from fedpals.engine.state import ServerState
+from fedpals.labels import Vector
+from fedpals.shift.calibration import Calibration
+from fedpals.shift.evaluation import Evaluation
+
+
+@dataclass(eq=False)
+class BestRound:
+    """The best round so far by some rule, and what it is worth on the test set, where there is one."""
+
+    round: int = 0
+    score: float = -1.0
+    test: Metrics | None = None
+    vector: Tensor | None = None
+    """Kept for one rule only, that of the saved models."""
+    correction: Calibration | None = None
+
+
+@dataclass(eq=False)
+class SimulationState(ServerState):
+    """The server's state, the best rounds so far, and T where it is estimated."""
+
+    best: dict[Evaluation, BestRound] = field(default_factory=dict)
+    target: Vector | None = None
+    """T as the server estimates it, where it does not know it."""
+
+    def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Add the best rounds and the estimate of T to the server's state."""
+        tensors, facts = super().parts()
+        selected: dict[str, Any] = {}
+        for name, best in self.best.items():
+            test = {} if best.test is None else asdict(best.test)
+            selected[name.value] = {"round": best.round, "score": best.score, "test": test}
+            if best.vector is not None and best.correction is not None:
+                selected[name.value]["temperature"] = best.correction.temperature
+                shift = torch.from_numpy(best.correction.shift)
+                tensors |= {f"selected/{name}/vector": best.vector, f"selected/{name}/shift": shift}
+        if self.target is not None:
+            tensors["target"] = torch.from_numpy(self.target)
+        return tensors, {**facts, "selected": selected}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
+        """Put a state together from its parts."""
+        state = super().of(tensors, facts)
+        state.target = tensors["target"].numpy() if "target" in tensors else None
+        for name, values in facts["selected"].items():
+            test = values["test"]
+            metrics = Metrics(**{**test, "per_label": tuple(test["per_label"])}) if test else None
+            best = state.best[Evaluation(name)] = BestRound(values["round"], values["score"], metrics)
+            if "temperature" in values:
+                best.vector = tensors[f"selected/{name}/vector"]
+                best.correction = Calibration(values["temperature"], tensors[f"selected/{name}/shift"].numpy())
+        return state

@@ -1,0 +1,91 @@
+"""`fedpals check` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpals.errors import InputError
+from fedpals.shift import Tally
+from fedpals.simulation.record import Record
+from tests.cli.test_weights import refused, run
+
+QUICK = ("--task", "digits", "--model", "logistic", "--clients", "7", "--labels-per-client", "4", "--rounds", "6")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("check")
+    done = run("run", *QUICK, "--held-out", "0.3", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("runs/*/*/*"))
+
+
+def with_tallies(finished: Path, folder: Path, confusions: np.ndarray) -> Path:
+    """Copy the run, with other tallies: (M, K, K) confusions."""
+    shutil.copytree(finished, folder)
+    zeros = np.zeros(10)
+    told = [Tally(zeros, zeros, confusion).to_json() for confusion in confusions]
+    (folder / "tallies.json").write_text(json.dumps(told))
+    return folder
+
+
+def test_what_a_run_with_held_out_samples_says(finished: Path) -> None:
+    done = run("check", str(finished))
+    assert done.returncode == 0, done.stderr
+    told = " ".join(done.stdout.split())
+    tallies = [Tally.from_json(t) for t in json.loads((finished / "tallies.json").read_text())]
+    samples = sum(int(t.samples.sum()) for t in tallies)
+    assert f"digits-C4, FedPALS (ESS 0.5), seed 0: 6 clients, {samples} held-out samples" in told
+    assert "green" in told or "amber" in told, "the partition is label shift by construction"
+    assert "would be found with 80 % probability" in told
+
+
+def test_a_client_that_errs_differently_is_named(finished: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    alike = 0.9 * np.eye(10) + 0.01
+    confusions = np.stack([rng.multinomial(np.full(10, 40), alike) for _ in range(6)])
+    swapped = alike[:, [1, 0, *range(2, 10)]]
+    confusions[4] = rng.multinomial(np.full(10, 40), swapped)
+    folder = with_tallies(finished, tmp_path / "moved elsewhere", confusions)
+    told = " ".join(run("check", str(folder)).stdout.split())
+    assert "● red" in told
+    assert "leave out client 4" in told
+    assert "points" in told
+    as_json = json.loads(run("check", str(folder), "--json").stdout)
+    assert as_json["light"] == "red"
+    assert as_json["broken_clients"][0] == "4"
+    assert {"0", "1"} <= set(as_json["broken_labels"])
+    assert {(b["client"], b["label"]) for b in as_json["breaks"]} >= {("4", "0"), ("4", "1")}
+    assert as_json["leave_out"] == ["4"]
+    assert as_json["advice"] in told
+
+
+def test_where_nothing_can_be_tested_it_says_so(finished: Path, tmp_path: Path) -> None:
+    confusions = np.zeros((6, 10, 10), dtype=np.int64)
+    confusions[range(6), range(6), range(6)] = 5
+    folder = with_tallies(finished, tmp_path / "apart", confusions)
+    assert "label shift cannot be checked" in " ".join(run("check", str(folder)).stdout.split())
+    assert json.loads(run("check", str(folder), "--json").stdout)["detectable"] is None
+
+
+def test_bad_input(finished: Path, tmp_path: Path) -> None:
+    told = refused("check", str(tmp_path))
+    assert f"{tmp_path}: no run there (config.toml); give the folder of a run" in told
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    (copy / "tallies.json").write_text('[{"labels": 10}]')
+    with pytest.raises(InputError, match="not the tallies of a run"):
+        Record.at(copy).tallies()
+    (copy / "tallies.json").unlink()
+    assert "held nothing out to tell about the model; run it with --held-out 0.1" in refused("check", str(copy))
+    (copy / "result.json").unlink()
+    with pytest.raises(InputError, match="not finished; the command that started it continues it"):
+        Record.at(copy)
+    (copy / "config.toml").write_text("rounds = 0")
+    with pytest.raises(InputError, match=r"not the configuration of a run .*rounds is 0"):
+        Record.at(copy)

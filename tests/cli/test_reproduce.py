@@ -1,0 +1,110 @@
+"""`fedpals reproduce` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from fedpals.experiments.experiment import DEFINITIONS, choose_points, read_experiment, reported_runs, tuning_runs
+from tests.cli.test_weights import EXECUTABLE, refused, run
+from tests.experiments.conftest import TINY, definition
+
+OURS = ("reproduce", "tiny", "--experiments", "experiments")
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_list_names_every_experiment_with_its_scales(tmp_path: Path) -> None:
+    done = run("reproduce", "--list", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.iterdir())
+    first = {line.split()[0] for line in done.stdout.splitlines() if line[:1].strip()}
+    assert {path.stem for path in DEFINITIONS.glob("*.toml")} <= first
+    experiment = read_experiment("pacs-noise", DEFINITIONS)
+    runs, tuning = (
+        len(reported_runs(experiment, "desk", choose_points(experiment, {}))),
+        len(tuning_runs(experiment, "desk")),
+    )
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("pacs-noise"))
+    assert line.split()[-3:] == ["desk", str(runs), str(tuning)]
+
+
+def test_an_experiment_from_its_file_to_its_table(tmp_path: Path) -> None:
+    definition(tmp_path, TINY.replace("[[row]]", "[[row]]\nreported = { FedAvg = [67.1, 22.0] }", 1))
+    done = run(*OURS, "--workers", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = words(done.stdout)
+    for expected in ("tuning: 12 to compute", "runs: 6 to compute", "C = 2", "+prior", "paper 67.1 ± 22.0", "±"):
+        assert expected in told
+    assert "Results: results/tiny; see them with: fedpals report results/tiny" in done.stdout
+    folder = tmp_path / "results" / "tiny"
+    assert {path.name for path in folder.iterdir()} == {
+        "experiment.toml", "runs.jsonl", "tuning.jsonl", "provenance.json",
+    }  # fmt: skip
+    facts = json.loads((folder / "provenance.json").read_text())
+    assert facts["command"] == "fedpals reproduce tiny --experiments experiments --workers 1"
+    assert "--results for scale paper" in refused(*OURS, "--scale", "paper", cwd=tmp_path)
+    assert json.loads((folder / "provenance.json").read_text())["scale"] == "desk"
+
+
+def test_a_failing_run_ends_with_code_1_and_every_reason_is_told_once(tmp_path: Path) -> None:
+    text = TINY.replace("[0.05, 0.2]", "[0.2]").replace("[0.4, 0.8]", "[0.4]")
+    text += '[[method]]\nname = "broken"\nrun = { method = "fedprox", proximal_weight = 1e30, epochs = 4 }\n'
+    text += '[[row]]\nname = "gone"\nrun = { task = "gone.npz" }\nmethods = ["FedAvg", "FedPALS"]\n'
+    definition(tmp_path, text)
+    done = run(*OURS, "--workers", "2", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    told = words(done.stdout)
+    assert "failed: C = 2, broken, seed 0" in told
+    assert "smaller learning_rate" in told
+    assert "failed: gone, FedAvg, seed 0 and 3 more: " in told
+    assert told.count("gone.npz") == 1
+    assert len((tmp_path / "results" / "tiny" / "runs.jsonl").read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("reproduce", "tinny", "--experiments", "experiments"), "did you mean 'tiny'?"),
+        ((*OURS, "--scale", "huge"), "scale is 'huge'; this experiment has desk, paper"),
+        (("reproduce", "tiny", "--experiments", "nowhere"), "nowhere: no experiments (*.toml) there"),
+    ],
+)
+def test_bad_input_writes_nothing(arguments: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    definition(tmp_path, TINY)
+    assert expected in refused(*arguments, cwd=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["experiments"]
+
+
+@pytest.mark.parametrize("command", [("run", "--task", "digits"), OURS])
+def test_an_address_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'fedpals[ray]'")
+    definition(tmp_path, TINY)
+    done = run(*command, "--ray", "nonsense", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot connect to a Ray cluster at nonsense (" in words(done.stderr)
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interrupted_experiment_says_how_to_continue(tmp_path: Path) -> None:
+    slow = TINY.replace("rounds = 2", "rounds = 150").replace("[0.05, 0.2]", "[0.2]").replace("[0.4, 0.8]", "[0.4]")
+    definition(tmp_path, slow)
+    process = subprocess.Popen(
+        [EXECUTABLE, *OURS, "--workers", "1"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*/*/*/checkpoint/*.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, output + errors
+    assert "The same command continues." in words(output)
+    assert "Traceback" not in errors

@@ -1,0 +1,137 @@
+"""The command line as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "retail"
+STORES, NEW_STORE = str(EXAMPLE / "stores.csv"), str(EXAMPLE / "new-store.csv")
+EXECUTABLE = str(Path(sys.executable).with_name("fedpals"))
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [EXECUTABLE, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+
+
+def refused(*arguments: str, cwd: Path | None = None) -> str:
+    done = run(*arguments, cwd=cwd)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_the_worked_example() -> None:
+    done = run("weights", STORES, "--target", NEW_STORE)
+    assert done.returncode == 0
+    for word in (
+        "Mall North",
+        "8,000",
+        "FedAvg",
+        "FedPALS",
+        "covered",
+        "ESS",
+        "50.0%",
+        "λ",
+        "certificate",
+        "proven",
+        "█",
+    ):
+        assert word in done.stdout
+    assert "effect of 16,775 of 33,550 samples" in " ".join(done.stdout.split())
+
+
+def test_the_trade_off() -> None:
+    done = run("weights", STORES, "--target", NEW_STORE, "--grid", "4")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines() if "%" in line] == [
+        "31.9%", "45.5%", "59.2%", "72.8%", "86.4%", "100.0%",
+    ]  # fmt: skip
+
+
+def test_json_is_everything_and_nothing_else() -> None:
+    done = run("weights", STORES, "--target", NEW_STORE, "--grid", "2", "--json")
+    told = json.loads(done.stdout)
+    assert told["clients"][0] == "Airport"
+    assert told["labels"] == ["food", "clothing", "electronics"]
+    assert told["covered"] is True
+    assert len(told["solutions"]) == 4
+    assert told["solutions"][-1]["lam"] == "inf"
+    for solution in told["solutions"]:
+        assert sum(solution["alpha"]) == pytest.approx(1)
+        assert solution["certificate"]["error"] < 1e-9
+
+
+def test_a_target_of_counts_is_normalised_and_said_so(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("label,count\nfood,25\nclothing,30\nelectronics,45\n")
+    counted = run("weights", STORES, "--target", "t.csv", cwd=tmp_path)
+    assert "t.csv holds counts; they were normalised" in " ".join(counted.stdout.split())
+    given = run("weights", STORES, "--target", NEW_STORE)
+    assert given.stdout in counted.stdout
+
+
+def test_an_ess_below_the_reachable_is_said_so() -> None:
+    done = run("weights", STORES, "--target", NEW_STORE, "--ess", "0.05")
+    assert "31.9%" in done.stdout
+    assert "more than was asked for" in " ".join(done.stdout.split())
+
+
+def test_a_label_that_no_client_has_is_reported_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("food,0.2\nclothing,0.2\nelectronics,0.2\ntoys,0.4\n")
+    done = run("weights", STORES, "--target", "t.csv", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "not covered" in done.stdout
+    assert "no client has 'toys'" in " ".join(done.stdout.split())
+
+
+def test_a_label_missing_from_the_target(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("food,0.5\nclothing,0.5\n")
+    error = refused("weights", STORES, "--target", "t.csv", cwd=tmp_path)
+    assert "t.csv" in error
+    assert "'electronics'" in error
+    assert "--missing-is-zero" in error
+    assert run("weights", STORES, "--target", "t.csv", "--missing-is-zero", cwd=tmp_path).returncode == 0
+
+
+def test_a_plot_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
+    done = run("weights", STORES, "--target", NEW_STORE, "--plot", "deep/w.png", cwd=tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "deep" / "w.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--ess", "0.5", "--lam", "1"), "give one of them"),
+        (("--ess", "1.5"), "ess is 1.5"),
+        (("--lam", "-1"), "lam is -1"),
+        (("--grid", "0"), "l is 0"),
+        (("--plot", "w.gif"), "figures are written as"),
+        (("--ess", "half"), "--ess"),
+        (("--unknown",), "No such option"),
+    ],
+)
+def test_bad_options(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    assert words in refused("weights", STORES, "--target", NEW_STORE, *arguments, cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    assert "none.csv: no such file" in refused("weights", "none.csv", "--target", NEW_STORE, cwd=tmp_path)
+    assert "none.csv: no such file" in refused("weights", STORES, "--target", "none.csv", cwd=tmp_path)
+    (tmp_path / "t.csv").write_text("food,0.2\nclothing,0.2\nelectronics,0.2\n")
+    assert "sum to 0.6" in refused("weights", STORES, "--target", "t.csv", cwd=tmp_path)
+    (tmp_path / "c.csv").write_text("client,food,clothing,electronics\nA,1,nan,2\n")
+    assert "client 'A', label 'clothing': nan" in refused("weights", "c.csv", "--target", NEW_STORE, cwd=tmp_path)
+
+
+def test_help_has_examples_and_version_answers() -> None:
+    assert "Examples" in run("weights", "--help").stdout
+    assert run("--version").stdout.startswith("fedpals 0.")
