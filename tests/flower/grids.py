@@ -123,7 +123,7 @@ def spoiling(kind: str, spoil: Spoil) -> Spoil:
 
 
 def answer(spoil: Callable[[ArrayRecord], None]) -> Spoil:
-    """Spoil the arrays that an answer tells."""
+    """Spoil the arrays of an answer."""
 
     def spoilt(reply: Message) -> Message:
         spoil(reply.content.array_records["fedpals.sums"])

@@ -27,7 +27,7 @@ def test_five_rounds_have_the_simulators_bits(method: str, participation: float,
     run = Run.of(**SMALL, method=method, participation=participation)
     simulated = SimulationState.load(simulate(run, tmp_path).checkpoint)
     worker = Worker(run)
-    made = strategy(
+    server = strategy(
         method,
         worker.federation.target,
         fraction_train=participation,
@@ -35,9 +35,9 @@ def test_five_rounds_have_the_simulators_bits(method: str, participation: float,
         checkpoint=tmp_path / "state.safetensors",
         **run.method.options,
     )
-    result = made.start(grid_of(worker), initial(worker), num_rounds=5)
+    result = server.start(grid_of(worker), initial(worker), num_rounds=5)
     assert torch.equal(flat(result.arrays, worker), simulated.vector)
-    session = made._session
+    session = server._session
     assert session is not None
     assert (session.state.server is None) == (simulated.server is None)
     if simulated.server is not None and session.state.server is not None:
@@ -53,6 +53,6 @@ def test_a_network_with_convolutions_and_buffers_has_the_same_bits(tmp_path: Pat
     run = Run.of(**settings, method="scaffold+fedpals")
     simulated = SimulationState.load(simulate(run, tmp_path).checkpoint)
     worker = Worker(run)
-    made = strategy(run.method.name, worker.federation.target, fraction_evaluate=0.0, **run.method.options)
-    result = made.start(grid_of(worker), initial(worker), num_rounds=2)
+    server = strategy(run.method.name, worker.federation.target, fraction_evaluate=0.0, **run.method.options)
+    result = server.start(grid_of(worker), initial(worker), num_rounds=2)
     assert torch.equal(flat(result.arrays, worker), simulated.vector)

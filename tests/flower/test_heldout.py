@@ -1,4 +1,4 @@
-"""Tallies, feature sums and noisy counts: the simulator's numbers, and nobody who cannot tell them ends a run."""
+"""Tallies, feature sums and noisy counts: the numbers are the simulator's, and a missing or wrong answer ends no run."""
 
 from __future__ import annotations
 
@@ -68,65 +68,65 @@ def tallies(split: Worker, vector: torch.Tensor) -> list[Tally]:
 
 def test_estimate_selection_test_and_head_are_the_simulators(simulated: Record, whole: Worker, split: Worker) -> None:
     grid, averaging = grid_of(whole, held_out=HELD_OUT), simulated.run.server.averaging
-    made = fedpals(whole, averaging=averaging, server_momentum=simulated.run.server.server_momentum)
+    server = fedpals(whole, averaging=averaging, server_momentum=simulated.run.server.server_momentum)
     evaluated: dict[int, torch.Tensor] = {}
 
     def evaluate(number: int, arrays: ArrayRecord) -> None:
         evaluated[number] = flat(arrays, whole)
 
-    result = made.start(grid, initial(whole), num_rounds=5, evaluate_fn=evaluate)
-    told = result.train_metrics_clientapp
+    result = server.start(grid, initial(whole), num_rounds=5, evaluate_fn=evaluate)
+    metrics = result.train_metrics_clientapp
     for line in lines_of(simulated):
-        assert told[line["round"]]["target_accuracy_estimate"] == line["raw"]["clients"]["target_accuracy"]
-        assert told[line["round"]]["target_accuracy_standard_error"] == line["raw"]["clients"]["standard_error"]
+        assert metrics[line["round"]]["target_accuracy_estimate"] == line["raw"]["clients"]["target_accuracy"]
+        assert metrics[line["round"]]["target_accuracy_standard_error"] == line["raw"]["clients"]["standard_error"]
     state, selected = SimulationState.load(simulated.checkpoint), result_of(simulated)["selected"]["raw/estimate"]
     assert torch.equal(flat(result.arrays, whole), state.model)
     assert torch.equal(evaluated[5], state.model)
     assert torch.equal(state.model, state.vector) == (averaging is None)
-    assert made.best_round == selected["round"]
-    assert torch.equal(evaluated[made.best_round], flat(made.best_arrays, whole))
+    assert server.best_round == selected["round"]
+    assert torch.equal(evaluated[server.best_round], flat(server.best_arrays, whole))
     best, _ = checkpoint.load(simulated.model())
-    assert all(torch.equal(value, best[key]) for key, value in made.best_arrays.to_torch_state_dict().items())
-    assert made.check() == homogeneity(tallies(split, state.model), made.seed)
-    assert made.tally.to_json() == pooled(tallies(split, state.model)).to_json()
+    assert all(torch.equal(value, best[key]) for key, value in server.best_arrays.to_torch_state_dict().items())
+    assert server.check() == homogeneity(tallies(split, state.model), server.seed)
+    assert server.tally.to_json() == pooled(tallies(split, state.model)).to_json()
     head, _ = checkpoint.load(simulated.model(Correction.GAUSSIAN))
-    arrays, used = made.with_gaussian_head()
-    assert used.stands_for.tolist() == head.pop("stands_for").tolist()
-    assert used.displaced is not None  # nobody has one of the target's labels
-    assert used.displaced.axes.tolist() == head.pop("displaced_axes").tolist()
-    assert used.displaced.centres.tolist() == head.pop("displaced_centres").tolist()
+    arrays, layer = server.with_gaussian_head()
+    assert layer.stands_for.tolist() == head.pop("stands_for").tolist()
+    assert layer.displaced is not None  # nobody has one of the target's labels
+    assert layer.displaced.axes.tolist() == head.pop("displaced_axes").tolist()
+    assert layer.displaced.centres.tolist() == head.pop("displaced_centres").tolist()
     ours = arrays.to_torch_state_dict()
     assert ours.keys() == head.keys()
     assert all(torch.equal(value, head[key]) for key, value in ours.items())
-    asked = [m for m in grid.sent if m.metadata.message_type in {"query.tally", "query.featuresums"}]
-    assert len(asked) == 5 * 5 + 5
-    assert all(set(message.content) == {"arrays"} for message in asked), "nothing but the model is told"
+    queries = [m for m in grid.sent if m.metadata.message_type in {"query.tally", "query.featuresums"}]
+    assert len(queries) == 5 * 5 + 5
+    assert all(set(message.content) == {"arrays"} for message in queries), "nothing but the model is sent"
 
 
 def test_only_participants_are_asked(whole: Worker) -> None:
     grid = grid_of(whole, held_out=HELD_OUT)
-    made = fedpals(whole, fraction_train=0.6)
-    made.start(grid, initial(whole), num_rounds=2)
-    drawn = [grid.node(int(i)) for done in made.rounds for i in done.participants]
-    assert grid.kinds("query.tally") == drawn
-    assert len(drawn) == 6
+    server = fedpals(whole, fraction_train=0.6)
+    server.start(grid, initial(whole), num_rounds=2)
+    nodes = [grid.node(int(i)) for result in server.rounds for i in result.participants]
+    assert grid.kinds("query.tally") == nodes
+    assert len(nodes) == 6
 
 
-# Clients that do not tell, or tell nonsense
+# Clients that do not answer, or answer nonsense
 
 
 def test_nodes_that_hold_nothing_out_are_never_asked(whole: Worker) -> None:
     grid = grid_of(whole)
-    made = fedpals(whole)
-    told = made.start(grid, initial(whole), num_rounds=1).train_metrics_clientapp[1]
+    server = fedpals(whole)
+    metrics = server.start(grid, initial(whole), num_rounds=1).train_metrics_clientapp[1]
     assert not grid.kinds("query.tally")
-    assert "target_accuracy_estimate" not in told
-    with pytest.raises(InputError, match=r"no round was estimated: let clients hold samples out"):
-        _ = made.best_round
+    assert "target_accuracy_estimate" not in metrics
+    with pytest.raises(InputError, match=r"no round has an estimate: let clients hold samples out"):
+        _ = server.best_round
     with pytest.raises(InputError, match="0 tallies"):
-        made.check()
-    with pytest.raises(InputError, match="no client told a tally: let clients hold samples out"):
-        _ = made.tally
+        server.check()
+    with pytest.raises(InputError, match="no client sent a tally: let clients hold samples out"):
+        _ = server.tally
 
 
 def garbage(record: ArrayRecord) -> None:
@@ -141,7 +141,7 @@ def instead(content: RecordDict | Error) -> Spoil:
 BROKEN_TALLIES = [
     (lambda _: None, "no reply within"),
     (instead(Error(2, "unknown query")), "error: unknown query"),
-    (instead(RecordDict()), "tells no Tally of loss, squared_loss, confusion"),
+    (instead(RecordDict()), "sends no Tally of loss, squared_loss, confusion"),
     (answer(garbage), "'loss' cannot be read"),
     (answer(changed("loss", lambda v: v + math.nan)), "loss: label 0: nan"),
     (answer(changed("confusion", lambda v: -v)), "it must be ≥ 0"),
@@ -150,7 +150,7 @@ BROKEN_TALLIES = [
     (answer(changed("confusion", lambda v: 2 * v)), "samples, but it holds"),
     (answer(changed("confusion", lambda v: np.where(v, 2**58, 0))), "samples, but it holds"),
     (answer(change(loss=np.zeros(3), squared_loss=np.zeros(3), confusion=np.eye(3, dtype=int))), "3 labels instead"),
-    (answer(change(other=np.zeros(3))), "tells no Tally"),
+    (answer(change(other=np.zeros(3))), "sends no Tally"),
 ]
 
 
@@ -160,27 +160,27 @@ def test_a_tally_that_cannot_be_used_is_named_and_left_out(
 ) -> None:
     grid = grid_of(whole, held_out=HELD_OUT)
     grid.spoil[grid.node(1)] = spoiling("query.tally", spoil)
-    made = fedpals(whole)
-    result = made.start(grid, initial(whole), num_rounds=2)
+    server = fedpals(whole)
+    result = server.start(grid, initial(whole), num_rounds=2)
     others = [t for i, t in enumerate(tallies(split, flat(result.arrays, whole))) if i != 1]
     expected = target_accuracy(pooled(others), whole.federation.target)
     assert result.train_metrics_clientapp[2]["target_accuracy_estimate"] == expected.value
-    assert [test.client for test in made.check().clients] == ["0", "2", "3", "4"]
-    assert not made.rounds[-1].refused, "its update is as good as any"
-    named = [r.getMessage() for r in log.records if "is left out" in r.getMessage()]
-    assert len(named) == 2
-    assert f"query.tally: client 1 (node {grid.node(1)}) is left out: " in named[0]
-    assert reason in named[0]
+    assert [test.client for test in server.check().clients] == ["0", "2", "3", "4"]
+    assert not server.rounds[-1].refused, "its update is as good as any"
+    warnings = [r.getMessage() for r in log.records if "is left out" in r.getMessage()]
+    assert len(warnings) == 2
+    assert f"query.tally: client 1 (node {grid.node(1)}) is left out: " in warnings[0]
+    assert reason in warnings[0]
 
 
-def test_nobody_tells_a_tally(whole: Worker) -> None:
+def test_nobody_sends_a_tally(whole: Worker) -> None:
     grid = grid_of(whole, held_out=HELD_OUT)
     for i in range(5):
         grid.spoil[grid.node(i)] = spoiling("query.tally", lambda _: None)
-    made = fedpals(whole)
-    result = made.start(grid, initial(whole), num_rounds=2)
-    assert len(made.rounds) == 2
-    assert all("target_accuracy_estimate" not in told for told in result.train_metrics_clientapp.values())
+    server = fedpals(whole)
+    result = server.start(grid, initial(whole), num_rounds=2)
+    assert len(server.rounds) == 2
+    assert all("target_accuracy_estimate" not in metrics for metrics in result.train_metrics_clientapp.values())
 
 
 def test_labels_of_the_target_that_nobody_holds_out_leave_no_estimate(
@@ -193,17 +193,17 @@ def test_labels_of_the_target_that_nobody_holds_out_leave_no_estimate(
 
     grid = grid_of(whole, held_out=HELD_OUT)
     grid.spoil = dict.fromkeys(grid.contexts, spoiling("query.tally", answer(all_label_0)))
-    made = FedPALS(np.eye(10)[9], ess=0.5, **QUIET)
-    made.start(grid, initial(whole), num_rounds=1)
+    server = FedPALS(np.eye(10)[9], ess=0.5, **QUIET)
+    server.start(grid, initial(whole), num_rounds=1)
     assert any("target accuracy cannot be estimated" in r.getMessage() for r in log.records)
-    assert made.check().light == "amber"
-    with pytest.raises(InputError, match="no round was estimated"):
-        _ = made.best_arrays
+    assert server.check().light == "amber"
+    with pytest.raises(InputError, match="no round has an estimate"):
+        _ = server.best_arrays
 
 
-def test_a_cap_bounds_what_is_told_too(whole: Worker, log: pytest.LogCaptureFixture) -> None:
-    made = fedpals(whole, max_samples=10)
-    result = made.start(grid_of(whole, held_out=HELD_OUT), initial(whole), num_rounds=1)
+def test_a_cap_bounds_tallies_too(whole: Worker, log: pytest.LogCaptureFixture) -> None:
+    server = fedpals(whole, max_samples=10)
+    result = server.start(grid_of(whole, held_out=HELD_OUT), initial(whole), num_rounds=1)
     assert "target_accuracy_estimate" not in result.train_metrics_clientapp[1]
     assert any("more than max_samples=10" in r.getMessage() for r in log.records)
 
@@ -227,19 +227,19 @@ def test_feature_sums_that_cannot_be_used_are_named_and_left_out(
 ) -> None:
     grid = grid_of(whole)
     grid.spoil[grid.node(2)] = spoiling("query.featuresums", spoil)
-    made = fedpals(whole)
-    made.start(grid, initial(whole), num_rounds=1)
-    arrays, used = made.with_gaussian_head()
+    server = fedpals(whole)
+    server.start(grid, initial(whole), num_rounds=1)
+    arrays, layer = server.with_gaussian_head()
     clients = [whole.client(i) for i in (0, 1, 3, 4)]
     sums = [FeatureSums.of(own.x.flatten(1).double().numpy(), own.y.numpy(), 10) for own in clients]
     head = gaussian_head(sums, whole.federation.target)
     assert (arrays["1.weight"].numpy() == head.weight.astype(np.float32)).all()
     assert (arrays["1.bias"].numpy() == head.bias.astype(np.float32)).all()
-    assert (used.stands_for == head.stands_for).all()
-    named = [r.getMessage() for r in log.records if "is left out" in r.getMessage()]
-    assert len(named) == 1
-    assert f"client 2 (node {grid.node(2)})" in named[0]
-    assert reason in named[0]
+    assert (layer.stands_for == head.stands_for).all()
+    warnings = [r.getMessage() for r in log.records if "is left out" in r.getMessage()]
+    assert len(warnings) == 1
+    assert f"client 2 (node {grid.node(2)})" in warnings[0]
+    assert reason in warnings[0]
 
 
 def test_arrays_without_a_last_layer_have_no_gaussian_head() -> None:
@@ -250,40 +250,40 @@ def test_arrays_without_a_last_layer_have_no_gaussian_head() -> None:
     def train(message: Message, _: Any) -> Message:
         return Message(RecordDict({"arrays": message.content.array_records["arrays"]}), reply_to=message)
 
-    made = FedAvg(min_available_nodes=1, **QUIET)
-    with pytest.raises(InputError, match="known after the first round"):
-        made.with_gaussian_head()
-    made.start(FakeGrid(app, [0]), ArrayRecord({"weight": Array(np.ones((2, 3), np.float32))}), num_rounds=1)
-    with pytest.raises(InputError, match="end in no linear layer with a bias, 2 labels"):
-        made.with_gaussian_head()
+    server = FedAvg(min_available_nodes=1, **QUIET)
+    with pytest.raises(InputError, match="available after the first round"):
+        server.with_gaussian_head()
+    server.start(FakeGrid(app, [0]), ArrayRecord({"weight": Array(np.ones((2, 3), np.float32))}), num_rounds=1)
+    with pytest.raises(InputError, match="do not end in a linear layer with a bias, 2 labels"):
+        server.with_gaussian_head()
 
 
-def test_a_plain_app_tells_no_feature_sums(whole: Worker) -> None:
+def test_a_plain_app_sends_no_feature_sums(whole: Worker) -> None:
     grid = grid_of(whole)
     for i in range(5):
         grid.spoil[grid.node(i)] = spoiling("query.featuresums", instead(Error(2, "unknown query")))
-    made = fedpals(whole)
-    made.start(grid, initial(whole), num_rounds=1)
+    server = fedpals(whole)
+    server.start(grid, initial(whole), num_rounds=1)
     with pytest.raises(InputError, match="at least one client must tell about its features"):
-        made.with_gaussian_head()
+        server.with_gaussian_head()
 
 
 def test_behind_a_wrapper_clients_see_no_arrays_without_its_noise(whole: Worker) -> None:
-    def wrapped(made: LabelAware) -> DifferentialPrivacyServerSideFixedClipping:
+    def wrapped(server: LabelAware) -> DifferentialPrivacyServerSideFixedClipping:
         return DifferentialPrivacyServerSideFixedClipping(
-            made, noise_multiplier=0.1, clipping_norm=0.5, num_sampled_clients=5
+            server, noise_multiplier=0.1, clipping_norm=0.5, num_sampled_clients=5
         )
 
     grid = grid_of(whole, held_out=HELD_OUT)
-    made = fedpals(whole)
-    wrapped(made).start(grid, initial(whole), num_rounds=1)
+    server = fedpals(whole)
+    wrapped(server).start(grid, initial(whole), num_rounds=1)
     assert not grid.kinds("query.tally")
     with pytest.raises(InputError, match="without the wrapper's noise"):
-        made.with_gaussian_head()
+        server.with_gaussian_head()
     assert not grid.kinds("query.featuresums")
-    for remembers in ("averaging", "server_momentum"):
+    for setting in ("averaging", "server_momentum"):
         with pytest.raises(InputError, match="leave out the wrapper"):
-            wrapped(fedpals(whole, **{remembers: 0.9})).start(grid, initial(whole), num_rounds=1)
+            wrapped(fedpals(whole, **{setting: 0.9})).start(grid, initial(whole), num_rounds=1)
 
 
 # The server is stopped
@@ -294,11 +294,11 @@ class StoppedError(Exception):
 
 
 def test_a_stopped_server_keeps_the_best_round_and_the_mean(whole: Worker, tmp_path: Path) -> None:
-    def made(**settings: Any) -> LabelAware:
+    def new_server(**settings: Any) -> LabelAware:
         return fedpals(whole, server_momentum=0.6, averaging=0.8, **settings)
 
     grid = grid_of(whole, held_out=HELD_OUT)
-    unbroken = made()
+    unbroken = new_server()
     expected = unbroken.start(grid, initial(whole), num_rounds=5)
     assert unbroken.best_round < 5, "so that what came before the stop counts"
     path = tmp_path / "state.safetensors"
@@ -308,8 +308,8 @@ def test_a_stopped_server_keeps_the_best_round_and_the_mean(whole: Worker, tmp_p
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        made(checkpoint=path).start(grid, initial(whole), num_rounds=5, evaluate_fn=stop)
-    resumed, finished = made(checkpoint=path), made(checkpoint=path)
+        new_server(checkpoint=path).start(grid, initial(whole), num_rounds=5, evaluate_fn=stop)
+    resumed, finished = new_server(checkpoint=path), new_server(checkpoint=path)
     for one in (resumed, finished):
         result = one.start(grid, initial(whole), num_rounds=5)
         assert torch.equal(flat(result.arrays, whole), flat(expected.arrays, whole))
@@ -327,53 +327,53 @@ def test_a_stopped_server_keeps_the_best_round_and_the_mean(whole: Worker, tmp_p
 
 
 def introductions(grid: FakeGrid) -> dict[int, list[list[int]]]:
-    """Note the counts that every node tells from now on."""
-    heard: dict[int, list[list[int]]] = {node: [] for node in grid.contexts}
+    """Record the counts that every node sends from now on."""
+    counts: dict[int, list[list[int]]] = {node: [] for node in grid.contexts}
 
     def note(reply: Message) -> Message:
         if reply.metadata.message_type == "query.labelcounts":
-            told = reply.content.metric_records["fedpals.labelcounts"]
-            heard[reply.metadata.src_node_id].append(list(told["counts"]))  # type: ignore[arg-type]
+            record = reply.content.metric_records["fedpals.labelcounts"]
+            counts[reply.metadata.src_node_id].append(list(record["counts"]))  # type: ignore[arg-type]
         elif reply.metadata.message_type == "train":
             node = reply.metadata.src_node_id
             assert "fedpals.labelcounts" not in reply.content
-            assert reply.content.metric_records["metrics"]["num-examples"] == max(0, sum(heard[node][0]))
+            assert reply.content.metric_records["metrics"]["num-examples"] == max(0, sum(counts[node][0]))
         return reply
 
     grid.spoil = dict.fromkeys(grid.contexts, note)
-    return heard
+    return counts
 
 
 def test_noise_is_drawn_once_and_repaired(whole: Worker, log: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("opendp")
     grid = grid_of(whole, count_epsilon=0.2)
-    heard = introductions(grid)
-    made = fedpals(whole)
+    counts_of = introductions(grid)
+    server = fedpals(whole)
 
     def evaluate(number: int, _: ArrayRecord) -> None:
         grid.offline = {grid.node(3)} if number == 1 else set()
 
-    made.start(grid, initial(whole), num_rounds=3, evaluate_fn=evaluate)
-    told = [heard[grid.node(i)] for i in range(5)]
-    assert [len(counts) for counts in told] == [1, 1, 1, 2, 1], "asked again after an absence"
-    assert told[3][0] == told[3][1]
-    assert [counts[0] for counts in told] != whole.federation.table.tolist()
-    assert min(map(min, (counts[0] for counts in told))) < 0, "some of 35 absent labels"
-    assert made._session is not None
-    known = made._session.server
-    assert known is not None
-    assert (np.asarray(known.counts.table) == repair([counts[0] for counts in told]).table).all()
+    server.start(grid, initial(whole), num_rounds=3, evaluate_fn=evaluate)
+    answers = [counts_of[grid.node(i)] for i in range(5)]
+    assert [len(counts) for counts in answers] == [1, 1, 1, 2, 1], "asked again after an absence"
+    assert answers[3][0] == answers[3][1]
+    assert [counts[0] for counts in answers] != whole.federation.table.tolist()
+    assert min(map(min, (counts[0] for counts in answers))) < 0, "some of 35 absent labels"
+    assert server._session is not None
+    inner = server._session.server
+    assert inner is not None
+    assert (np.asarray(inner.counts.table) == repair([counts[0] for counts in answers]).table).all()
     assert not [r for r in log.records if "refused" in r.getMessage() and r.levelno >= logging.WARNING]
 
 
 def test_a_restarted_node_draws_again_but_the_first_counts_hold(whole: Worker) -> None:
     pytest.importorskip("opendp")
     grid = grid_of(whole, count_epsilon=0.2)
-    made = FedAvg(whole.federation.target, **QUIET)
+    server = FedAvg(whole.federation.target, **QUIET)
     table: list[Any] = []
 
     def evaluate(number: int, _: ArrayRecord) -> None:
-        session = made._session
+        session = server._session
         if session is None or number == 0:
             return
         table.append([member.counts for member in session.roster.members])
@@ -381,19 +381,19 @@ def test_a_restarted_node_draws_again_but_the_first_counts_hold(whole: Worker) -
         grid.offline = {node} if number == 1 else set()
         grid.contexts[node].state = RecordDict()
 
-    made.start(grid, initial(whole), num_rounds=3, evaluate_fn=evaluate)
+    server.start(grid, initial(whole), num_rounds=3, evaluate_fn=evaluate)
     assert table[0] == table[1] == table[2]
-    assert len(made.rounds[2].participants) + len(made.rounds[2].refused) == len(made.rounds[0].participants)
+    assert len(server.rounds[2].participants) + len(server.rounds[2].refused) == len(server.rounds[0].participants)
 
 
-def test_clients_with_noisy_counts_tell_no_sums(whole: Worker, log: pytest.LogCaptureFixture) -> None:
+def test_clients_with_noisy_counts_send_no_sums(whole: Worker, log: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("opendp")
     grid = grid_of(whole, count_epsilon=1.0)
-    made = fedpals(whole)
-    made.start(grid, initial(whole), num_rounds=1)
+    server = fedpals(whole)
+    server.start(grid, initial(whole), num_rounds=1)
     with pytest.raises(InputError, match="at least one client"):
-        made.with_gaussian_head()
-    assert any("would tell them exactly" in r.getMessage() for r in log.records)
+        server.with_gaussian_head()
+    assert any("would reveal them exactly" in r.getMessage() for r in log.records)
 
 
 def test_without_the_extra_the_log_says_what_to_install(
@@ -406,7 +406,7 @@ def test_without_the_extra_the_log_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("told", "known"),
+    ("noisy", "repaired"),
     [
         ([12, -2, 1] + 7 * [0], (11, *9 * [0])),
         ([1, -4, 1] + 7 * [0], tuple(10 * [0])),
@@ -416,15 +416,17 @@ def test_without_the_extra_the_log_says_what_to_install(
         (3 * [1], None),
     ],
 )
-def test_noisy_counts_are_repaired_or_refused(told: list[float], known: tuple[int, ...] | None, whole: Worker) -> None:
+def test_noisy_counts_are_repaired_or_refused(
+    noisy: list[float], repaired: tuple[int, ...] | None, whole: Worker
+) -> None:
     grid = grid_of(whole)
-    record = MetricRecord({"counts": told, "epsilon": 1.0, "client": 1})
+    record = MetricRecord({"counts": noisy, "epsilon": 1.0, "client": 1})
     grid.spoil[grid.node(1)] = spoiling("query.labelcounts", instead(RecordDict({"fedpals.labelcounts": record})))
-    made = fedpals(whole)
-    made.start(grid, initial(whole), num_rounds=1)
-    assert made._session is not None
-    found = [m.counts for m in made._session.roster.members if m.node == grid.node(1)]
-    assert found == ([] if known is None else [known])
+    server = fedpals(whole)
+    server.start(grid, initial(whole), num_rounds=1)
+    assert server._session is not None
+    counts = [m.counts for m in server._session.roster.members if m.node == grid.node(1)]
+    assert counts == ([] if repaired is None else [repaired])
 
 
 # Settings
@@ -434,7 +436,7 @@ def test_noisy_counts_are_repaired_or_refused(told: list[float], known: tuple[in
     ("settings", "message"),
     [
         ({"held_out": 1.5}, r"held_out is 1\.5; it must be between 0 and 1"),
-        ({"held_out": 0.1, "count_epsilon": 1.0}, "tallies of held-out samples tell .* give one of them"),
+        ({"held_out": 0.1, "count_epsilon": 1.0}, "tallies of held-out samples reveal .* give one of them"),
     ],
 )
 def test_settings_that_no_client_can_have(settings: dict[str, float], message: str) -> None:

@@ -41,10 +41,10 @@ def config(**settings: Any) -> str:
     )
 
 
-def wait_for(condition: Callable[[], Any], told: Callable[[], str]) -> None:
+def wait_for(condition: Callable[[], Any], output: Callable[[], str]) -> None:
     deadline = time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline, output()
         time.sleep(0.2)
 
 
@@ -117,10 +117,10 @@ def test_a_deployment_over_tls_survives_the_death_of_a_node_and_refuses_stranger
     assert nothing_runs(home)
     assert not home.exists()
 
-    told = log.read_text()
-    assert "round 1: trained 2 of 2 participants" in told
-    assert "round 2: trained 1 of 1 participants" in told
-    assert re.search(r"round 2: client 1 \(node \d+\): no reply", told)
+    output = log.read_text()
+    assert "round 1: trained 2 of 2 participants" in output
+    assert "round 2: trained 1 of 1 participants" in output
+    assert re.search(r"round 2: client 1 \(node \d+\): no reply", output)
 
     worker = Worker(Run.of(task="digits", **settings))
     grid = grid_of(worker)
@@ -135,7 +135,7 @@ def test_a_deployment_over_tls_survives_the_death_of_a_node_and_refuses_stranger
     assert torch.equal(written(out, worker), flat(expected.arrays, worker))
 
 
-def test_the_recommended_layer_that_real_nodes_tell_of_is_the_simulators(tmp_path: Path) -> None:
+def test_the_recommended_layer_of_real_nodes_is_the_simulators(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"clients": 3, "labels_per_client": 3, "model": "logistic", "method": "fedpals"}
     settings |= {"ess": 0.5, "rounds": 1, "held_out": 0.2}
     out, log = tmp_path / "model.safetensors", tmp_path / "log"
@@ -149,9 +149,9 @@ def test_the_recommended_layer_that_real_nodes_tell_of_is_the_simulators(tmp_pat
         assert deployment.status() == "finished:completed", log.read_text() + deployment.logs()
     record = simulate(Run.of(task="digits", **settings), tmp_path)
     expected, _ = checkpoint.load(record.model(Correction.RECOMMENDED))
-    found = load_file(out)
-    assert found
-    assert all(torch.equal(found[key], expected[key]) for key in found)
+    tensors = load_file(out)
+    assert tensors
+    assert all(torch.equal(tensors[key], expected[key]) for key in tensors)
     accuracy = result_of(record)["selected"]["recommended"]["test"]["accuracy"]
     assert f"With the recommended layer: accuracy {accuracy:.4f}" in log.read_text()
 
@@ -176,9 +176,9 @@ def test_fedpals_flower_up_leaves_nothing_behind_after_an_interruption(tmp_path:
 
 def test_fedpals_flower_up_needs_an_app(tmp_path: Path) -> None:
     command = [*FEDPALS, "flower", "up", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "has no pyproject.toml" in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert "has no pyproject.toml" in process.stderr
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "server.pem", "server.key"])

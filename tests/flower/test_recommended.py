@@ -1,4 +1,4 @@
-"""The last layer that is recommended: the simulator's, from what clients tell and nothing else."""
+"""The last layer that is recommended: the simulator's, computed from the clients' answers only."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def trained(seed: int, rounds: int = 5, spoil: tuple[int, Spoil] | None = None) 
     grid = grid_of(worker, held_out=HELD_OUT)
     if spoil is not None:
         grid.spoil[grid.node(spoil[0])] = spoiling("query.features", spoil[1])
-    made = strategy("fedpals", worker.federation.target, ess=0.5, seed=seed, fraction_evaluate=0.0, wait=0.05)
-    made.start(grid, initial(worker), num_rounds=rounds)
-    return made, grid
+    server = strategy("fedpals", worker.federation.target, ess=0.5, seed=seed, fraction_evaluate=0.0, wait=0.05)
+    server.start(grid, initial(worker), num_rounds=rounds)
+    return server, grid
 
 
 @pytest.mark.parametrize(("seed", "new_label"), [(0, True), (1, False)])
 def test_it_is_the_simulators(seed: int, new_label: bool, tmp_path: Path) -> None:
     record = simulate(Run.of(**METHOD, seed=seed, held_out=HELD_OUT), tmp_path)
     expected, _ = checkpoint.load(record.model(Correction.RECOMMENDED))
-    made, grid = trained(seed)
-    arrays, layer = made.with_recommended_layer()
+    server, grid = trained(seed)
+    arrays, layer = server.with_recommended_layer()
     assert layer.stands_for.tolist() == expected.pop("stands_for").tolist()
     assert (layer.displaced is not None) == new_label == ("displaced_axes" in expected)
-    found = arrays.to_torch_state_dict()
-    assert all(torch.equal(found[key], expected[key]) for key in found)
-    asked = [m for m in grid.sent if m.metadata.message_type in {"query.features", "query.featuresums"}]
-    assert len(asked) == 10
-    assert all(set(message.content) == {"arrays"} for message in asked), "nothing but the model is told"
+    tensors = arrays.to_torch_state_dict()
+    assert all(torch.equal(tensors[key], expected[key]) for key in tensors)
+    queries = [m for m in grid.sent if m.metadata.message_type in {"query.features", "query.featuresums"}]
+    assert len(queries) == 10
+    assert all(set(message.content) == {"arrays"} for message in queries), "nothing but the model is sent"
 
 
 BROKEN = [
@@ -54,9 +54,9 @@ BROKEN = [
     (answer(changed("features", lambda v: v[1:])), "do not fit"),
     (answer(changed("features", lambda v: v + np.nan)), "NaN or infinite"),
     (answer(changed("labels", lambda v: v - 10)), "labels must be whole numbers"),
-    (answer(changed("labels", lambda v: v + 10)), "of which there are 10"),
+    (answer(changed("labels", lambda v: v + 10)), "there are only 10 labels"),
     (answer(changed("labels", lambda v: v * 1.0)), "labels must be whole numbers"),
-    (answer(change(other=np.zeros(3))), "tells no HeldOutFeatures of features, labels"),
+    (answer(change(other=np.zeros(3))), "sends no HeldOutFeatures of features, labels"),
 ]
 
 
@@ -64,32 +64,32 @@ BROKEN = [
 def test_features_that_cannot_be_used_are_named_and_left_out(
     spoil: Spoil, reason: str, log: pytest.LogCaptureFixture
 ) -> None:
-    made, grid = trained(1, 1, (2, spoil))
-    _, layer = made.with_recommended_layer()
-    named = [r.getMessage() for r in log.records if "is left out" in r.getMessage()]
-    assert len(named) == 1
-    assert f"query.features: client 2 (node {grid.node(2)}) is left out: " in named[0]
-    assert reason in named[0]
+    server, grid = trained(1, 1, (2, spoil))
+    _, layer = server.with_recommended_layer()
+    warnings = [r.getMessage() for r in log.records if "is left out" in r.getMessage()]
+    assert len(warnings) == 1
+    assert f"query.features: client 2 (node {grid.node(2)}) is left out: " in warnings[0]
+    assert reason in warnings[0]
     _, whole = trained(1, 1)[0].with_recommended_layer()
     assert not np.array_equal(layer.weight, whole.weight), "calibrated without its samples"
 
 
 def test_without_samples_held_out_there_is_nothing_to_calibrate_with() -> None:
     worker = Worker(Run.of(**METHOD, seed=1))
-    made = strategy("fedpals", worker.federation.target, ess=0.5, fraction_evaluate=0.0, wait=0.05)
-    made.start(grid_of(worker), initial(worker), num_rounds=1)
-    with pytest.raises(InputError, match="no client told features of samples held out; let clients hold some out"):
-        made.with_recommended_layer()
+    server = strategy("fedpals", worker.federation.target, ess=0.5, fraction_evaluate=0.0, wait=0.05)
+    server.start(grid_of(worker), initial(worker), num_rounds=1)
+    with pytest.raises(InputError, match="no client sent features of held-out samples: hold samples out"):
+        server.with_recommended_layer()
 
 
 def test_behind_a_wrapper_clients_see_no_arrays_without_its_noise() -> None:
     worker = Worker(Run.of(**METHOD, seed=1))
     grid = grid_of(worker, held_out=HELD_OUT)
-    made = strategy("fedpals", worker.federation.target, ess=0.5, fraction_evaluate=0.0, wait=0.05)
+    server = strategy("fedpals", worker.federation.target, ess=0.5, fraction_evaluate=0.0, wait=0.05)
     wrapped = DifferentialPrivacyServerSideFixedClipping(
-        made, noise_multiplier=0.1, clipping_norm=0.5, num_sampled_clients=5
+        server, noise_multiplier=0.1, clipping_norm=0.5, num_sampled_clients=5
     )
     wrapped.start(grid, initial(worker), num_rounds=1)
     with pytest.raises(InputError, match="without the wrapper's noise"):
-        made.with_recommended_layer()
+        server.with_recommended_layer()
     assert not grid.kinds("query.features")

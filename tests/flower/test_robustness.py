@@ -92,9 +92,9 @@ def expected(counts: list[list[int]], clients: list[int], ess: float = 0.6) -> d
     return dict(zip(clients, alpha, strict=True))
 
 
-def alpha_of(made: LabelAware) -> dict[int, float]:
-    done = made.rounds[-1]
-    return dict(zip(done.participants.tolist(), done.alpha.tolist(), strict=True))
+def alpha_of(server: LabelAware) -> dict[int, float]:
+    result = server.rounds[-1]
+    return dict(zip(result.participants.tolist(), result.alpha.tolist(), strict=True))
 
 
 @pytest.fixture
@@ -108,10 +108,10 @@ def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> py
 
 
 def test_any_state_dict_is_averaged_with_its_dtypes_and_integers_stay() -> None:
-    made = fedpals()
-    result = made.start(four(), start(), num_rounds=2)
+    server = fedpals()
+    result = server.start(four(), start(), num_rounds=2)
     weights = expected(COUNTS, [0, 1, 2, 3])
-    assert alpha_of(made) == pytest.approx(weights)
+    assert alpha_of(server) == pytest.approx(weights)
     moved = 2 * sum((i + 1) * a for i, a in weights.items())
     for key, before in start().items():
         after = result.arrays[key].numpy()
@@ -124,13 +124,13 @@ def test_any_state_dict_is_averaged_with_its_dtypes_and_integers_stay() -> None:
 
 
 def test_metrics_follow_the_weights_and_the_round_is_logged(log: pytest.LogCaptureFixture) -> None:
-    made = fedpals(fraction_evaluate=1.0)
-    result = made.start(four(), start(), num_rounds=1)
+    server = fedpals(fraction_evaluate=1.0)
+    result = server.start(four(), start(), num_rounds=1)
     weights = solve(COUNTS, TARGET, ess=0.6)
-    told = result.train_metrics_clientapp[1]
-    assert told["train_loss"] == pytest.approx(sum(i * a for i, a in enumerate(weights.alpha)))
-    assert told["squared_distance"] == pytest.approx(weights.squared_distance)
-    assert told["ess"] == pytest.approx(weights.ess)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["train_loss"] == pytest.approx(sum(i * a for i, a in enumerate(weights.alpha)))
+    assert metrics["squared_distance"] == pytest.approx(weights.squared_distance)
+    assert metrics["ess"] == pytest.approx(weights.ess)
     assert weights.ess == pytest.approx(0.6, rel=1e-6)
     sizes = np.sum(COUNTS, axis=1)
     assert result.evaluate_metrics_clientapp[1]["eval_loss"] == pytest.approx(np.arange(4) @ sizes / sizes.sum())
@@ -143,9 +143,9 @@ def test_a_users_own_average_of_training_metrics_gets_the_replies() -> None:
     def average(replies: list[RecordDict], key: str) -> MetricRecord:
         return MetricRecord({"samples": float(np.sum([r.metric_records["metrics"][key] for r in replies]))})
 
-    made = fedpals(train_metrics_aggr_fn=average)
-    told = made.start(four(), start(), num_rounds=1).train_metrics_clientapp[1]
-    assert told["samples"] == made.rounds[0].trained
+    server = fedpals(train_metrics_aggr_fn=average)
+    metrics = server.start(four(), start(), num_rounds=1).train_metrics_clientapp[1]
+    assert metrics["samples"] == server.rounds[0].trained
 
 
 def test_a_plain_training_message_is_what_flowers_fedavg_sends() -> None:
@@ -162,8 +162,8 @@ def test_a_plain_training_message_is_what_flowers_fedavg_sends() -> None:
 def test_only_the_rule_and_its_vectors_are_added_for_other_rules() -> None:
     worker = Worker(Run.of(**SMALL, method="scaffold+fedpals"))
     grid = grid_of(worker)
-    made = strategy("scaffold+fedpals", worker.federation.target, ess=0.5, **QUIET)
-    made.start(grid, initial(worker), num_rounds=2)
+    server = strategy("scaffold+fedpals", worker.federation.target, ess=0.5, **QUIET)
+    server.start(grid, initial(worker), num_rounds=2)
     seen = {key for message in grid.sent for key in message.content}
     assert seen == {"arrays", "config", "fedpals.rule", "fedpals.server", "fedpals.client"}
     rules = [dict(m.content.config_records["fedpals.rule"]) for m in grid.sent if "fedpals.rule" in m.content]
@@ -173,16 +173,16 @@ def test_only_the_rule_and_its_vectors_are_added_for_other_rules() -> None:
 def test_clients_without_weight_are_not_sent_training() -> None:
     counts = [[10, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 0]]
     grid = FakeGrid(plain_app(lambda i: counts[i]), range(4))
-    made = FedPALS([0.5, 0.5, 0.0], lam=0.0, **QUIET)
-    made.start(grid, start(), num_rounds=1)
-    assert alpha_of(made) == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0})
+    server = FedPALS([0.5, 0.5, 0.0], lam=0.0, **QUIET)
+    server.start(grid, start(), num_rounds=1)
+    assert alpha_of(server) == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0})
     assert sorted(grid.kinds("train")) == sorted([grid.node(0), grid.node(1)])
 
 
 def test_at_least_so_many_nodes_train() -> None:
-    made = FedAvg(TARGET, fraction_train=0.1, min_train_nodes=3, **QUIET)
-    made.start(four(), start(), num_rounds=1)
-    assert made.rounds[0].participants.size == 3
+    server = FedAvg(TARGET, fraction_train=0.1, min_train_nodes=3, **QUIET)
+    server.start(four(), start(), num_rounds=1)
+    assert server.rounds[0].participants.size == 3
 
 
 def test_flowers_differential_privacy_wraps_the_strategy() -> None:
@@ -216,10 +216,10 @@ def test_a_lost_node_is_named_and_the_others_weighed_afresh(log: pytest.LogCaptu
         return report
 
     grid.spoil[lost] = dies
-    made = fedpals()
-    result = made.start(grid, start(), num_rounds=1)
-    assert alpha_of(made) == pytest.approx(expected(COUNTS, [0, 1, 3]))
-    moved = sum((i + 1) * a for i, a in alpha_of(made).items())
+    server = fedpals()
+    result = server.start(grid, start(), num_rounds=1)
+    assert alpha_of(server) == pytest.approx(expected(COUNTS, [0, 1, 3]))
+    moved = sum((i + 1) * a for i, a in alpha_of(server).items())
     assert result.arrays["double"].numpy() == pytest.approx(0.125 + moved)
     assert any(f"client 2 (node {lost}): no reply" in r.getMessage() for r in log.records)
 
@@ -227,10 +227,10 @@ def test_a_lost_node_is_named_and_the_others_weighed_afresh(log: pytest.LogCaptu
 def test_a_client_that_gets_weight_through_a_loss_is_trained_then() -> None:
     counts = [[10, 0, 0], [0, 10, 0], [6, 4, 0], [5, 5, 10]]
     grid = FakeGrid(plain_app(lambda i: counts[i]), range(4))
-    made = FedPALS([0.5, 0.5, 0.0], lam=0.0, **QUIET)
+    server = FedPALS([0.5, 0.5, 0.0], lam=0.0, **QUIET)
     grid.spoil[grid.node(0)] = lambda reply: reply if reply.metadata.message_type != "train" else lose(reply)
-    made.start(grid, start(), num_rounds=1)
-    weights = alpha_of(made)
+    server.start(grid, start(), num_rounds=1)
+    weights = alpha_of(server)
     assert 0 not in weights
     assert {grid.node(i) for i, a in weights.items() if a > 0} <= set(grid.kinds("train"))
     assert len(set(grid.kinds("train"))) == len(grid.kinds("train")), "nobody is trained twice"
@@ -238,27 +238,27 @@ def test_a_client_that_gets_weight_through_a_loss_is_trained_then() -> None:
 
 def test_a_node_that_left_is_not_waited_for_and_may_come_back(log: pytest.LogCaptureFixture) -> None:
     grid = four()
-    made = fedpals(wait=1.0)
+    server = fedpals(wait=1.0)
     session_rounds = []
 
     def evaluate(number: int, _: ArrayRecord) -> None:
         session_rounds.append(number)
         grid.offline = {grid.node(1)} if number == 1 else set()
 
-    made.start(grid, start(), num_rounds=3, evaluate_fn=evaluate)
-    assert [done.participants.tolist() for done in made.rounds] == [[0, 1, 2, 3], [0, 2, 3], [0, 1, 2, 3]]
+    server.start(grid, start(), num_rounds=3, evaluate_fn=evaluate)
+    assert [result.participants.tolist() for result in server.rounds] == [[0, 1, 2, 3], [0, 2, 3], [0, 1, 2, 3]]
     assert grid.kinds("query.labelcounts").count(grid.node(1)) == 2
     assert not [r for r in log.records if r.levelno >= logging.ERROR]
 
 
 def test_a_node_that_joins_late_takes_part_from_then_on() -> None:
     grid = FakeGrid(plain_app(), range(3))
-    made = AFL(TARGET, **QUIET)
-    asked: list[float] = []
+    server = AFL(TARGET, **QUIET)
+    queries: list[float] = []
 
     def answer(message: Message, context: Context) -> Message:
         del context
-        asked.append(1.0)
+        queries.append(1.0)
         return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message)
 
     grid.app.query("loss")(answer)
@@ -267,20 +267,20 @@ def test_a_node_that_joins_late_takes_part_from_then_on() -> None:
         if number == 1:
             grid.join(3)
 
-    made.start(grid, start(), num_rounds=2, evaluate_fn=evaluate)
+    server.start(grid, start(), num_rounds=2, evaluate_fn=evaluate)
     # Equal losses move nobody, so the mixture stays n/N, now over four clients.
-    assert alpha_of(made) == pytest.approx({i: sum(row) / np.sum(COUNTS) for i, row in enumerate(COUNTS)})
-    assert len(asked) == 3 + 4
+    assert alpha_of(server) == pytest.approx({i: sum(row) / np.sum(COUNTS) for i, row in enumerate(COUNTS)})
+    assert len(queries) == 3 + 4
 
 
 # Too few nodes
 
 
 def test_too_few_nodes_end_in_an_error_with_the_numbers() -> None:
-    made = fedpals(min_available_nodes=5, wait=0.2)
+    server = fedpals(min_available_nodes=5, wait=0.2)
     began = time.monotonic()
     with pytest.raises(TooFewNodesError, match=r"round 1: 4 of the 5 nodes needed .* after 0.2 s, 4 are connected"):
-        made.start(four(), start(), num_rounds=1)
+        server.start(four(), start(), num_rounds=1)
     assert time.monotonic() - began < 2
 
 
@@ -297,9 +297,9 @@ def test_nodes_that_join_while_the_server_waits_all_take_part() -> None:
         return ids()
 
     grid.get_node_ids = get_node_ids  # type: ignore[method-assign]
-    made = fedpals(wait=5.0)
-    made.start(grid, start(), num_rounds=1)
-    assert alpha_of(made) == pytest.approx(expected(COUNTS, [0, 1, 2, 3]))
+    server = fedpals(wait=5.0)
+    server.start(grid, start(), num_rounds=1)
+    assert alpha_of(server) == pytest.approx(expected(COUNTS, [0, 1, 2, 3]))
 
 
 # All replies late
@@ -309,9 +309,9 @@ def test_late_replies_end_in_an_error_and_not_in_an_unchanged_model() -> None:
     grid = four()
     for i in range(4):
         grid.spoil[grid.node(i)] = lambda reply: reply if reply.metadata.message_type != "train" else lose(reply)
-    made = fedpals()
+    server = fedpals()
     with pytest.raises(DivergedError, match=r"round 1: no client .* no reply within 9 s.*raise the timeout of 9 s"):
-        made.start(grid, start(), num_rounds=1, timeout=9)
+        server.start(grid, start(), num_rounds=1, timeout=9)
 
 
 # Replies that cannot be used
@@ -370,18 +370,18 @@ def test_an_unusable_reply_is_refused_and_named(
         return reply
 
     grid.spoil[grid.node(1)] = spoilt
-    made = fedpals()
-    result = made.start(grid, start(), num_rounds=1)
-    assert alpha_of(made) == pytest.approx(expected(COUNTS, [0, 2, 3]))
-    assert [r.client for r in made.rounds[0].refused] == [1]
+    server = fedpals()
+    result = server.start(grid, start(), num_rounds=1)
+    assert alpha_of(server) == pytest.approx(expected(COUNTS, [0, 2, 3]))
+    assert [r.client for r in server.rounds[0].refused] == [1]
     with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(made.rounds[0].refused[0].reason)
+        raise AssertionError(server.rounds[0].refused[0].reason)
     assert any(f"client 1 (node {grid.node(1)}): " in r.getMessage() for r in log.records)
     assert all(np.isfinite(a.numpy()).all() for a in result.arrays.values())
 
 
 def test_a_client_that_ignores_the_rule_is_refused() -> None:
-    with pytest.raises(DivergedError, match="does not say that it trained with the client rule 'proximal'"):
+    with pytest.raises(DivergedError, match="does not confirm that it trained with the client rule 'proximal'"):
         FedProx(**QUIET).start(four(), start(), num_rounds=1)
 
 
@@ -396,9 +396,9 @@ def test_a_broken_control_variate_is_refused(vector: Any) -> None:
         return reply
 
     grid.spoil[grid.node(3)] = spoilt
-    made = SCAFFOLD(**QUIET)
-    made.start(grid, initial(worker), num_rounds=2)
-    assert [[r.client for r in done.refused] for done in made.rounds] == [[3], [3]]
+    server = SCAFFOLD(**QUIET)
+    server.start(grid, initial(worker), num_rounds=2)
+    assert [[r.client for r in result.refused] for result in server.rounds] == [[3], [3]]
 
 
 def test_evaluations_that_do_not_fit_together_do_not_end_the_run(log: pytest.LogCaptureFixture) -> None:
@@ -410,9 +410,9 @@ def test_evaluations_that_do_not_fit_together_do_not_end_the_run(log: pytest.Log
         return reply
 
     grid.spoil[grid.node(0)] = spoilt
-    made = fedpals(fraction_evaluate=1.0)
-    result = made.start(grid, start(), num_rounds=2)
-    assert len(made.rounds) == 2
+    server = fedpals(fraction_evaluate=1.0)
+    result = server.start(grid, start(), num_rounds=2)
+    assert len(server.rounds) == 2
     assert not result.evaluate_metrics_clientapp
     assert any("cannot be averaged" in r.getMessage() for r in log.records)
 
@@ -421,7 +421,7 @@ def test_evaluations_that_do_not_fit_together_do_not_end_the_run(log: pytest.Log
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("counts", "reason"),
     [
         ([-1, 5, 5], "is negative"),
         ([0.5, 5.0, 5.0], "is fractional"),
@@ -429,31 +429,31 @@ def test_evaluations_that_do_not_fit_together_do_not_end_the_run(log: pytest.Log
         ([1, 2], "2 label counts instead of 3"),
         ([1, 2, 3, 4], "4 label counts instead of 3"),
         ([1e300, 1.0, 1.0], "claims 1e.300 samples"),
-        (3, "tells no label counts"),
-        (None, "tells no label counts"),
+        (3, "sends no label counts"),
+        (None, "sends no label counts"),
     ],
 )
-def test_unusable_counts_are_refused_and_named(told: Any, reason: str, log: pytest.LogCaptureFixture) -> None:
+def test_unusable_counts_are_refused_and_named(counts: Any, reason: str, log: pytest.LogCaptureFixture) -> None:
     grid = four()
 
     def spoilt(reply: Message) -> Message:
         if reply.metadata.message_type == "query.labelcounts":
-            record = MetricRecord({} if told is None else {"counts": told})
+            record = MetricRecord({} if counts is None else {"counts": counts})
             return Message(RecordDict({"fedpals.labelcounts": record}), reply_to=reply_of(reply))
         return reply
 
     grid.spoil[grid.node(0)] = spoilt
-    made = fedpals()
-    made.start(grid, start(), num_rounds=2)
+    server = fedpals()
+    server.start(grid, start(), num_rounds=2)
     assert sorted(sum(COUNTS[i]) for i in (1, 2, 3)) == sorted(
         sum(m.counts)
-        for m in made._session.roster.members  # type: ignore[union-attr]
+        for m in server._session.roster.members  # type: ignore[union-attr]
     )
-    named = [r.getMessage() for r in log.records if "is refused" in r.getMessage()]
-    assert len(named) == 1, "asked once, named once"
-    assert f"node {grid.node(0)} " in named[0]
+    warnings = [r.getMessage() for r in log.records if "is refused" in r.getMessage()]
+    assert len(warnings) == 1, "asked once, named once"
+    assert f"node {grid.node(0)} " in warnings[0]
     with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(named[0])
+        raise AssertionError(warnings[0])
 
 
 def reply_of(reply: Message) -> Message:
@@ -463,18 +463,18 @@ def reply_of(reply: Message) -> Message:
 
 def test_the_helper_refuses_counts_that_are_no_whole_numbers() -> None:
     grid = FakeGrid(plain_app(lambda i: np.array(COUNTS[i]) / 2 if i == 0 else COUNTS[i]), range(4))
-    made = fedpals()
-    made.start(grid, start(), num_rounds=1)
-    assert len(made._session.roster.members) == 3  # type: ignore[union-attr]
+    server = fedpals()
+    server.start(grid, start(), num_rounds=1)
+    assert len(server._session.roster.members) == 3  # type: ignore[union-attr]
 
 
 def test_without_a_target_the_first_answer_decides_how_many_labels_there_are() -> None:
     grid = FakeGrid(plain_app(lambda i: COUNTS[i] if i else [1, 2, 3]), range(4))
-    made = FedAvg(**QUIET)
-    made.start(grid, start(), num_rounds=1)
+    server = FedAvg(**QUIET)
+    server.start(grid, start(), num_rounds=1)
     sizes = [6, *(sum(row) for row in COUNTS[1:])]
-    assert alpha_of(made) == {i: n / sum(sizes) for i, n in enumerate(sizes)}
-    assert made.prior_shift == pytest.approx([0, 0, 0])
+    assert alpha_of(server) == {i: n / sum(sizes) for i, n in enumerate(sizes)}
+    assert server.prior_shift == pytest.approx([0, 0, 0])
 
 
 # A client lies about its counts
@@ -483,15 +483,15 @@ def test_without_a_target_the_first_answer_decides_how_many_labels_there_are() -
 def test_counts_that_change_after_an_absence_are_refused(log: pytest.LogCaptureFixture) -> None:
     counts = [list(row) for row in COUNTS]
     grid = FakeGrid(plain_app(lambda i: counts[i]), range(4))
-    made = fedpals(wait=1.0)
+    server = fedpals(wait=1.0)
 
     def evaluate(number: int, _: ArrayRecord) -> None:
         grid.offline = {grid.node(3)} if number == 1 else set()
         if number == 1:
             counts[3] = [5, 5, 5000]
 
-    made.start(grid, start(), num_rounds=3, evaluate_fn=evaluate)
-    assert alpha_of(made) == pytest.approx(expected(COUNTS, [0, 1, 2]))
+    server.start(grid, start(), num_rounds=3, evaluate_fn=evaluate)
+    assert alpha_of(server) == pytest.approx(expected(COUNTS, [0, 1, 2]))
     assert any("label counts changed (5010 samples instead of 15)" in r.getMessage() for r in log.records)
 
 
@@ -506,27 +506,27 @@ def test_counts_that_change_between_rounds_are_refused(log: pytest.LogCaptureFix
         return reply
 
     grid.spoil[grid.node(4)] = lies
-    made = FedAvg(**QUIET)
-    made.start(grid, initial(worker), num_rounds=1)
-    assert [r.client for r in made.rounds[0].refused] == [4]
+    server = FedAvg(**QUIET)
+    server.start(grid, initial(worker), num_rounds=1)
+    assert [r.client for r in server.rounds[0].refused] == [4]
     assert any("label counts changed" in r.getMessage() for r in log.records)
 
 
 def test_a_cap_bounds_what_a_client_counts_for(log: pytest.LogCaptureFixture) -> None:
     grid = FakeGrid(plain_app(lambda i: [10**12, 0, 0] if i == 0 else COUNTS[i]), range(4))
-    made = FedAvg(TARGET, max_samples=50, **QUIET)
-    made.start(grid, start(), num_rounds=1)
+    server = FedAvg(TARGET, max_samples=50, **QUIET)
+    server.start(grid, start(), num_rounds=1)
     sizes = [50, 40, 8 + 8 + 33, 15]
-    assert alpha_of(made) == pytest.approx({i: n / sum(sizes) for i, n in enumerate(sizes)})
+    assert alpha_of(server) == pytest.approx({i: n / sum(sizes) for i, n in enumerate(sizes)})
     assert any("claims 1000000000000 samples and counts as 50" in r.getMessage() for r in log.records)
 
 
 def test_a_number_claimed_twice_gives_two_rows() -> None:
     grid = four()
     grid.join(0, node=5)
-    made = FedAvg(TARGET, **QUIET)
-    made.start(grid, start(), num_rounds=1)
-    assert len(alpha_of(made)) == 5
+    server = FedAvg(TARGET, **QUIET)
+    server.start(grid, start(), num_rounds=1)
+    assert len(alpha_of(server)) == 5
 
 
 # The server is stopped
@@ -544,7 +544,7 @@ def test_a_stopped_server_continues_with_the_same_bits(method: str, same_nodes: 
     worker = Worker(run)
     grid = grid_of(worker)
 
-    def made() -> LabelAware:
+    def new_server() -> LabelAware:
         settings = {**QUIET, "fraction_train": 0.6, "checkpoint": tmp_path / "state.safetensors", **run.method.options}
         return strategy(method, worker.federation.target, **settings)
 
@@ -553,7 +553,7 @@ def test_a_stopped_server_continues_with_the_same_bits(method: str, same_nodes: 
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        made().start(grid, initial(worker), num_rounds=5, evaluate_fn=stop)
+        new_server().start(grid, initial(worker), num_rounds=5, evaluate_fn=stop)
     if not same_nodes:
         # Another run of the simulation: the same clients under other node ids, in another order.
         contexts = grid.contexts
@@ -561,7 +561,7 @@ def test_a_stopped_server_continues_with_the_same_bits(method: str, same_nodes: 
         for node, context in reversed(contexts.items()):
             grid.join(int(context.node_config["partition-id"]), node=node * 31 % 9973 + 20000)
     seen: list[int] = []
-    result = made().start(
+    result = new_server().start(
         grid,
         initial(worker),
         num_rounds=5,
@@ -570,7 +570,7 @@ def test_a_stopped_server_continues_with_the_same_bits(method: str, same_nodes: 
     assert seen == [3, 4, 5]
     assert set(result.train_metrics_clientapp) == {4, 5}
     assert torch.equal(flat(result.arrays, worker), unbroken.vector)
-    finished = made()
+    finished = new_server()
     again = finished.start(grid, initial(worker), num_rounds=5)
     assert torch.equal(flat(again.arrays, worker), unbroken.vector)
     assert not finished.rounds
@@ -606,8 +606,8 @@ SIBLINGS: dict[str, Callable[[], LabelAware]] = {
 def test_every_method_has_a_sibling_of_its_name(name: str) -> None:
     sibling = SIBLINGS[name]().method
     options = {**vars(sibling.rule), **{k: v for k, v in vars(sibling.weighting).items() if v is not None}}
-    made = build_method(name, options)  # of which all options are given
-    assert replace(sibling, options={}) == replace(made, options={})
+    method = build_method(name, options)  # with all options given
+    assert replace(sibling, options={}) == replace(method, options={})
 
 
 @pytest.mark.parametrize(
@@ -619,7 +619,7 @@ def test_every_method_has_a_sibling_of_its_name(name: str) -> None:
         (lambda: strategy("fedavg", TARGET, ess=0.5), "ess is no option of the method 'fedavg'"),
         (lambda: FedRS(absent_factor=2.0), "absent_factor is 2.0; it must be less than or equal to 1"),
         (lambda: FedPALS(TARGET, ess=0.5, lam=1.0), "give one of them"),
-        (lambda: FedAvg().prior_shift, "known after the first round"),
+        (lambda: FedAvg().prior_shift, "available after the first round"),
         (lambda: FedAvg(max_samples=0), "max_samples is 0"),
         (lambda: FedAvg(fraction_train=0.0), "fraction_train is 0.0"),
         (lambda: FedAvg().start(four(), ArrayRecord({"n": Array(np.array(1))})), "no floating-point array"),

@@ -81,7 +81,7 @@ def test_malformed_tables(counts: Any, message: str) -> None:
 def test_names_must_fit() -> None:
     with pytest.raises(InputError, match="1 client names for 2 rows"):
         LabelCounts.of(GOOD, clients=["a"])
-    with pytest.raises(InputError, match="'x' stands twice"):
+    with pytest.raises(InputError, match="'x' occurs twice"):
         LabelCounts.of(GOOD, labels=["x", "x", "y"])
 
 

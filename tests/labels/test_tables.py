@@ -50,8 +50,8 @@ def test_clients_whose_names_are_numbers_need_the_header_client(tmp_path: Path) 
         ("client,a,b\nx,1,-2\n", "client 'x', label 'b': -2 is negative"),
         ("client,a,b\nx,1,nan\n", "client 'x', label 'b': nan is not a finite"),
         ("client,a,b\nx,1,2.5\n", "client 'x', label 'b': 2.5 is fractional"),
-        ("client,a,a\nx,1,2\n", "'a' stands twice"),
-        ("client,a\nx,1\nx,2\n", "'x' stands twice"),
+        ("client,a,a\nx,1,2\n", "'a' occurs twice"),
+        ("client,a\nx,1\nx,2\n", "'x' occurs twice"),
         ("client,a\nx,0\n", "all 1 clients are empty"),
     ],
 )
@@ -94,7 +94,7 @@ def test_printed_digits_explain_a_sum_that_misses_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("label,p\na,0.5\na,0.5\n", "line 3: label 'a' stands twice"),
+        ("label,p\na,0.5\na,0.5\n", "line 3: label 'a' occurs twice"),
         ("label,p\na,x\n", "line 2, label 'a': 'x' is not a probability or a count"),
         ("label,p\na,-1\n", "line 2, label 'a': '-1' is not"),
         ("label,p\na,nan\n", "line 2, label 'a': 'nan' is not"),

@@ -100,7 +100,7 @@ def test_many_clients_and_many_labels() -> None:
 def test_starting_from_a_sketch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, target = random_counts(9000, 5)
     sketched = fedpals.solve(counts, target, lam=100.0)
-    monkeypatch.setattr(fedpals.weights.dual, "_SKETCH", 10**9)
+    monkeypatch.setattr(fedpals.weights.dual, "_SKETCH_ROWS", 10**9)
     plain = fedpals.solve(counts, target, lam=100.0)
     assert np.abs(sketched.alpha - plain.alpha).sum() <= 1e-10
 
@@ -170,7 +170,7 @@ def test_least_squares_ends_at_a_minimum_from_wherever_scipy_s_ended(
     b = np.eye(9)[0]
     best, _ = nnls(A, b)
     monkeypatch.setattr(fedpals.weights.projection, "nnls", lambda *_, **__: (np.maximum(rng.normal(size=7), 0), 0.0))
-    assert fedpals.weights.projection._nonnegative(A, b) == pytest.approx(best, abs=1e-12)
+    assert fedpals.weights.projection._nonnegative_least_squares(A, b) == pytest.approx(best, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -242,7 +242,7 @@ def test_bad_grid() -> None:
 
 def test_an_answer_that_fails_its_certificate_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sabotage the solvers: what comes out is an error, not wrong weights."""
-    monkeypatch.setattr(fedpals.weights.dual.Newton, "inverse", lambda *arguments: 0.0 * arguments[-1])
+    monkeypatch.setattr(fedpals.weights.dual.Newton, "solve_linear", lambda *arguments: 0.0 * arguments[-1])
     monkeypatch.setattr(fedpals.weights.solver, "least_squares", lambda problem, rows, _: problem.w[rows])
     with pytest.raises(fedpals.CertificateError, match="could not be proven optimal"):
         fedpals.solve(COUNTS, TARGET, lam=1e-3)

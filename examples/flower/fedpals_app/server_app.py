@@ -29,10 +29,10 @@ def main(grid: Grid, context: Context) -> None:
     def evaluate(number: int, arrays: ArrayRecord, layer: Head | None = None) -> MetricRecord:
         del number
         w.model.network.load_state_dict(arrays.to_torch_state_dict())
-        logits = w.model.logits(x).numpy()
+        logits = w.model.logits(x).double().numpy()
         if layer is not None and (features := w.model.features(x)) is not None:
             logits = layer(features.double().numpy())  # unlike arrays it can recognise a label that no client has
-        scores = metrics(y.numpy(), logits.argmax(axis=1), len(federation.dataset.labels))
+        scores = metrics(y.numpy(), logits)
         return MetricRecord({"accuracy": scores.accuracy, "macro_f1": scores.macro_f1})
 
     method = strategy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -15,12 +16,16 @@ from fedpals.cli.demo import demo
 from fedpals.cli.estimate_target import estimate_target
 from fedpals.cli.flags import with_run_flags
 from fedpals.cli.help import Command, examples
+from fedpals.cli.predict import predict
 from fedpals.cli.report import report
 from fedpals.cli.reproduce import reproduce
 from fedpals.cli.run import run
 from fedpals.cli.tune import tune
 from fedpals.cli.weights import weights
 from fedpals.errors import FedpalsError
+
+for plugin in entry_points(group="fedpals.methods"):
+    plugin.load()  # registers methods, whose options then are flags
 
 app = typer.Typer(
     name="fedpals",
@@ -63,6 +68,8 @@ app.command(
     epilog=examples(
         "fedpals run --task fashion-mnist --labels-per-client 3 --method fedpals --ess 0.5 --seeds 8 --workers 2",
         "fedpals run --task digits --method fedavg,fedprox+fedpals --rounds 40",
+        "fedpals run --task hospitals.npz --client-key hospital --target T.csv --seeds 5",
+        "fedpals run --task patients.csv --label-column diagnosis --client-column hospital --target-client Hungary",
         "fedpals run config.toml --out runs",
     ),
 )(with_run_flags(run))
@@ -89,6 +96,14 @@ app.command(
         "fedpals estimate-target runs/pacs/fedpals-ess0.5/0-1a2b3c4d photos/ --by em --json > target.json",
     ),
 )(estimate_target)
+app.command(
+    cls=Command,
+    epilog=examples(
+        "fedpals predict runs/hospitals/fedpals-ess0.5/0-1a2b3c4d new-patients.csv -o predictions.csv",
+        "fedpals predict runs/hospitals/fedpals-ess0.5/0-1a2b3c4d new.npz --target other-T.csv",
+        "fedpals predict model.safetensors images/",
+    ),
+)(predict)
 app.command(cls=Command, epilog=examples("fedpals demo", "fedpals demo --seeds 5 --workers 4"))(demo)
 app.command(
     cls=Command,

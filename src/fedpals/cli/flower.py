@@ -12,22 +12,23 @@ from fedpals.errors import InputError
 
 
 def up(
-    app: Annotated[Path, typer.Argument(help="Folder of a Flower app.", show_default="here")] = Path(),
+    app: Annotated[Path, typer.Argument(help="Folder of a Flower app.", show_default="current folder")] = Path(),
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, help="SuperNodes to start.")] = 2,
     tls: Annotated[
-        bool, typer.Option("--tls", help="With freshly made TLS certificates, and a registered key for every node.")
+        bool, typer.Option("--tls", help="Use TLS with new certificates, and a registered key for every node.")
     ] = False,
     config: Annotated[
-        list[str] | None, typer.Option("--run-config", "-c", help="Keys of the app's configuration: 'rounds=2 seed=1'.")
+        list[str] | None,
+        typer.Option("--run-config", "-c", help="Settings of the app, such as 'rounds=2 seed=1'."),
     ] = None,
 ) -> None:
-    """Start SuperLink and SuperNodes on this machine, run an app on them, and take everything down again.
+    """Start SuperLink and SuperNodes on this machine, run an app on them, and stop everything.
 
-    Node i of N gets the node config partition-id=i num-partitions=N. Ports are chosen freely on the
-    loopback interface; nothing is left behind, also after Ctrl-C.
+    Node i of N gets the node config partition-id=i num-partitions=N. Free ports of the loopback interface are used.
+    All processes are stopped at the end, also after Ctrl-C.
     """
     if not (app / "pyproject.toml").is_file():
-        raise InputError(f"{app}: has no pyproject.toml; give the folder of a Flower app, such as examples/flower")
+        raise InputError(f"{app}: has no pyproject.toml; give the folder of a Flower app, for instance examples/flower")
     from fedpals.flower.local.deployment import Deployment  # loads flwr, which other commands do not need
 
     signal.signal(signal.SIGTERM, _interrupt)
@@ -36,9 +37,9 @@ def up(
         for i in range(nodes):
             deployment.node(i, nodes)
         code = deployment.run(app, config or []).wait()
-        ended = deployment.status()
-        typer.echo(f"Run {ended}.")
-        if code or ended != "finished:completed":
+        status = deployment.status()
+        typer.echo(f"Run {status}.")
+        if code or status != "finished:completed":
             typer.echo(deployment.logs(), err=True)
             raise typer.Exit(1)
 

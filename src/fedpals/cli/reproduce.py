@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedpals.cli.progress import SweepProgress
 from fedpals.cli.run import RAY_HELP, need_torch
 from fedpals.errors import InputError
 from fedpals.experiments.experiment import DEFINITIONS, Experiment
 from fedpals.simulation.run import Run
+from fedpals.study.progress import SweepProgress
 
 if TYPE_CHECKING:
     from fedpals.experiments.results import Results

@@ -12,12 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedpals.cli.flags import DATA, OUTPUT, TRAINING
-from fedpals.cli.progress import SweepProgress
 from fedpals.config import read_toml
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.methods import option_keys, options_of
 from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation.run import DEFAULT_METHOD, Run, run_keys
+from fedpals.study.progress import SweepProgress
 
 if TYPE_CHECKING:
     from fedpals.report.table import MethodSummary, Spread
@@ -130,7 +130,12 @@ def compute(runs: Sequence[Run], settings: SweepSettings, console: Console) -> S
     from fedpals.report.table import summarise
 
     outcome = sweep_with_progress(runs, settings, console)
-    rows = summarise(outcome.records)
+    finished = [record for record in outcome.records if record.finished]
+    own = [record for record in finished if record.run.data.own_clients]
+    rows = summarise(record for record in finished if not record.run.data.own_clients)
+    if own:
+        _print_study(own, console)
+        console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
     if rows:
         console.print(results_table(rows))
         console.print("[dim]Test accuracy and macro-F1 in %, mean ± std, at the round selected on validation.")
@@ -143,6 +148,36 @@ def compute(runs: Sequence[Run], settings: SweepSettings, console: Console) -> S
     warn_of_divergence(outcome.records, console)
     exit_unless_finished(outcome, runs, console)
     return outcome.records
+
+
+def _print_study(records: Sequence[Record], console: Console) -> None:
+    """Print what runs on a user's own clients are worth, in every way to use a model, and how sure that is."""
+    from fedpals.study.study import Study
+
+    result = Study(tuple(records)).table()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("method", "use"):
+        table.add_column(column, overflow="fold")
+    several = len(result.methods) > 1
+    for column in (result.metric, *([f"difference to {result.baseline}"] if several else []), "seeds"):
+        table.add_column(column, justify="right", no_wrap=True)
+    previous = None
+    for (method, use), cell in result.cells.items():
+        error = "" if cell.error is None else f" ± {100 * cell.error:.1f}"
+        difference = "" if cell.difference is None else f"{100 * cell.difference:+.1f}{error}"
+        mean = f"{100 * cell.mean:.1f} ± {100 * cell.std:.1f}"
+        cells = [mean, *([difference] if several else []), str(cell.seeds)]
+        table.add_row("" if method == previous else escape(method), use, *cells)
+        previous = method
+    console.print(table)
+    where = (
+        "estimated from samples that clients held out; the target has none" if result.estimated else "on test samples"
+    )
+    paired = ", paired difference ± standard error" if several else ""
+    console.print(
+        f"[dim]Target accuracy in %, {where}; mean ± std over seeds{paired}. Rounds are selected by the clients' estimate; no "
+        "target sample chooses anything.[/dim]"
+    )
 
 
 def warn_of_divergence(records: Sequence[Record], console: Console) -> None:

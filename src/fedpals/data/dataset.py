@@ -72,6 +72,8 @@ class Dataset:
     domain: Indices | None = None
     """(n,) where a sample comes from, an index into ``domains``: a style, a camera, …"""
     domains: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    """Names of the columns of ``x``, where it is a table that has them."""
     scaling: Scaling | None = None
     """How raw inputs were brought to ``x``; None where ``x`` is raw."""
 

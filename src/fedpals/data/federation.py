@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fedpals.config import did_you_mean
 from fedpals.data import partitions
 from fedpals.data.dataset import Dataset
-from fedpals.data.inputs import as_clients, as_labels, as_samples, pooled
+from fedpals.data.inputs import as_clients, as_labels, as_samples, column_names, pooled
 from fedpals.data.scaling import Impute, Scale, federated_scaling
 from fedpals.errors import InputError
 from fedpals.labels import Indices, LabelCounts, Vector, as_target
@@ -90,10 +90,10 @@ class Federation:
             x, y, client = pooled(x)
         elif client is None:
             raise InputError("client is missing: give the client of each sample, or a mapping from client to (x, y)")
-        samples = as_samples(x)
+        columns, samples = column_names(x), as_samples(x)
         numbers, names = as_labels(y, labels, len(samples))
         owner, clients = as_clients(client, len(samples))
-        dataset = Dataset(name, samples, numbers, names, {"train": np.arange(len(numbers))}, owner, clients)
+        dataset = Dataset(name, samples, numbers, names, {"train": np.arange(len(numbers))}, owner, clients, columns)
         return federate(dataset, target, scale=scale, impute=impute)
 
     def __post_init__(self) -> None:
@@ -124,6 +124,11 @@ class Federation:
     def counts(self) -> LabelCounts:
         """The label counts, checked: what the server knows of the clients."""
         return LabelCounts.of(self.table, clients=self.names or None, labels=self.dataset.labels)
+
+    @property
+    def images(self) -> bool:
+        """Whether samples are images."""
+        return not (isinstance(self.dataset.x, np.ndarray) and self.dataset.x.ndim == 2)
 
     def oracle(self, seed: int) -> Federation:
         """Redraw the clients, from all their samples, with the target's label marginal: no label shift at all."""

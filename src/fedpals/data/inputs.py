@@ -43,6 +43,11 @@ def as_samples(x: Any, what: str = "x") -> npt.NDArray[Any]:
     return numbers
 
 
+def column_names(x: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a pandas table; none of anything else."""
+    return tuple(str(name) for name in x.columns) if hasattr(x, "dtypes") and hasattr(x, "columns") else ()
+
+
 def as_labels(y: Any, labels: Sequence[Any] | None, samples: int, what: str = "y") -> tuple[Indices, tuple[str, ...]]:
     """Return labels as numbers from 0, and their names.
 

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from torch import Tensor, nn
 
 from fedpals.data.dataset import ImageFiles, Samples
-from fedpals.data.inputs import as_samples
+from fedpals.data.inputs import as_samples, column_names
 from fedpals.data.scaling import Scaling
 from fedpals.engine import checkpoint
 from fedpals.engine.flat_model import FlatModel
@@ -52,6 +52,8 @@ class ModelFacts:
     """As `fedpals.models.build` knows it."""
     backbone: str | None = None
     image_size: int | None = None
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a table, in the order of training."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -103,7 +105,7 @@ class TargetModel:
     def logits(self, x: Any, *, target: npt.ArrayLike | Mapping[str, float] | None = None) -> Vector:
         """Return corrected outputs, (n, K)."""
         use = self._use if target is None else self._for_target(target)
-        images = x if isinstance(x, ImageFiles) else as_samples(x)
+        images = x if isinstance(x, ImageFiles) else as_samples(self._in_order(x))
         parts = [self._part(images, rows, use) for rows in _chunks(len(images))]
         return np.concatenate(parts) if parts else np.empty((0, len(self.labels)))
 
@@ -151,6 +153,15 @@ class TargetModel:
                 f"{path} does not fit the network ({' '.join(str(error).split())[:200]}); give its own"
             ) from None
         return cls(model, facts, _use(model, extra), _scaling(extra))
+
+    def _in_order(self, x: Any) -> Any:
+        """Return a pandas table with the columns of training in their order; anything else as it is."""
+        names = column_names(x)
+        if not names or not self.facts.columns:
+            return x
+        if missing := [name for name in self.facts.columns if name not in names]:
+            raise InputError(f"x has no column {missing[0]!r}, which the model was trained with; add it")
+        return x[list(self.facts.columns)]
 
     def _part(self, x: Samples, rows: npt.NDArray[np.int64], use: Head | Calibration | None) -> Vector:
         inputs = self._inputs(x, rows)

@@ -1,6 +1,6 @@
-"""FedPALS and its baselines on Flower: strategies for a ServerApp, and a ready client step.
+"""FedPALS and its baselines on Flower: strategies for a ServerApp, and a ready-made client.
 
-The weights, the client rules and the checks are the simulator's; what is here carries them in messages.
+Weights, client rules and checks are the simulator's; this package sends them as Flower messages.
 
     strategy = FedPALS(target, ess=0.5)                    # instead of FedAvg()
     add_labelcounts(app, lambda context: counts)           # one line at the client

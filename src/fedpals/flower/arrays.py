@@ -1,4 +1,4 @@
-"""Any state dict as one vector and back: floats are averaged, everything else stays what it is."""
+"""Conversion of a state dict to one vector and back: floats are averaged, other entries keep the server's values."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from torch import Tensor
 from fedpals.engine.refusal import Refused
 from fedpals.errors import InputError
 
-_UNREADABLE = (ValueError, TypeError, EOFError, OSError)
-"""What numpy raises for bytes that are no array."""
+_READ_ERRORS = (ValueError, TypeError, EOFError, OSError)
+"""Exceptions that numpy raises for bytes that are not an array."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Keys, shapes and dtypes of the global arrays, and the entries that are no floats."""
+    """Keys, shapes and dtypes of the global arrays, and the entries that are not floats."""
 
     entries: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
     fixed: dict[str, Array]
-    """Counters, masks and other entries that no average makes sense of; the server's stay."""
+    """Counters, masks and other entries that cannot be averaged; they keep the server's values."""
 
     @classmethod
     def of(cls, arrays: ArrayRecord) -> Layout:
-        """Read the layout off the initial arrays."""
-        loaded = {key: array.numpy() for key, array in arrays.items()}
-        if strange := [key for key, value in loaded.items() if value.dtype.kind == "c"]:
-            raise InputError(f"initial_arrays: {strange[0]!r} is complex; send its real view (torch.view_as_real)")
-        if not any(value.dtype.kind == "f" for value in loaded.values()):
+        """Read the layout from the initial arrays."""
+        values = {key: array.numpy() for key, array in arrays.items()}
+        if complex_keys := [key for key, value in values.items() if value.dtype.kind == "c"]:
+            raise InputError(f"initial_arrays: {complex_keys[0]!r} is complex; send its real view (torch.view_as_real)")
+        if not any(value.dtype.kind == "f" for value in values.values()):
             raise InputError("initial_arrays holds no floating-point array, so there is nothing to average")
-        entries = tuple((key, value.shape, value.dtype) for key, value in loaded.items())
-        return cls(entries, {key: arrays[key] for key, value in loaded.items() if value.dtype.kind != "f"})
+        entries = tuple((key, value.shape, value.dtype) for key, value in values.items())
+        return cls(entries, {key: arrays[key] for key, value in values.items() if value.dtype.kind != "f"})
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """float32 where all floats are; else float64, which holds every other float."""
+        """dtype of the vector: float32 if all floats are float32, otherwise float64."""
         floats = {dtype for _, _, dtype in self.entries if dtype.kind == "f"}
         return np.dtype(np.float32 if floats == {np.dtype(np.float32)} else np.float64)
 
     def vector(self, arrays: ArrayRecord) -> Tensor:
-        """Return the floats as one vector; raise `Refused` if keys, shapes or dtypes are others."""
+        """Return the floats as one vector; raise `Refused` if keys, shapes or dtypes differ from the layout."""
         keys = [key for key, _, _ in self.entries]
         if arrays.keys() != set(keys):
             missing, extra = [k for k in keys if k not in arrays], [k for k in arrays if k not in set(keys)]
@@ -61,19 +61,19 @@ class Layout:
 
     def record(self, vector: Tensor) -> ArrayRecord:
         """Return the vector as arrays with the keys, shapes and dtypes of the layout."""
-        values, at = vector.numpy(), 0
+        values, offset = vector.numpy(), 0
         arrays = {}
         for key, shape, dtype in self.entries:
             if dtype.kind != "f":
                 arrays[key] = self.fixed[key]
                 continue
             size = int(np.prod(shape, dtype=np.int64))
-            arrays[key] = Array(values[at : at + size].reshape(shape).astype(dtype, copy=False))
-            at += size
+            arrays[key] = Array(values[offset : offset + size].reshape(shape).astype(dtype, copy=False))
+            offset += size
         return ArrayRecord(arrays)
 
     def last_layer(self, labels: int) -> tuple[str, str, int] | None:
-        """Return the keys of the last layer's weight, (K, d), and bias, (K,), and d; None where there is none."""
+        """Return the keys of the last layer's weight, (K, d), and bias, (K,), and d; None if there is no such layer."""
         shapes = {key: shape for key, shape, dtype in self.entries if dtype.kind == "f"}
         for key, shape in reversed(shapes.items()):
             bias = key.removesuffix("weight") + "bias"
@@ -82,20 +82,20 @@ class Layout:
         return None
 
     def facts(self) -> list[list[Any]]:
-        """Return the layout as a checkpoint keeps it."""
+        """Return the layout in the form that a checkpoint stores."""
         return [[key, list(shape), str(dtype)] for key, shape, dtype in self.entries]
 
 
 def load(key: str, array: Array) -> npt.NDArray[Any]:
-    """Return what is in an array; raise `Refused` where it cannot be read."""
+    """Return the values of an array; raise `Refused` if they cannot be read."""
     try:
         return array.numpy()
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         raise Refused(f"{key!r} cannot be read ({error})") from None
 
 
 def pack(vector: Tensor) -> ArrayRecord:
-    """Return one of a rule's vectors as a record."""
+    """Return a vector of the client rule as a record."""
     return ArrayRecord({"vector": Array(vector.cpu().numpy())})
 
 

@@ -1,4 +1,4 @@
-"""Waiting, in a bounded time, until enough nodes are there and have told their label counts."""
+"""Wait for a limited time until enough nodes are connected and have sent their label counts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedpals.flower.session import Session
 
 _log = logging.getLogger("flwr")
 _POLL_SECONDS = 1.0
-"""Between two looks at who is connected."""
+"""Seconds between two checks of which nodes are connected."""
 
 
 class TooFewNodesError(FedpalsError, TimeoutError):
     """Not enough nodes connected in time."""
 
 
-def wait_for_nodes(session: Session, grid: Grid, when: str, needed: int, wait: float) -> None:
-    """Return when ``needed`` clients are there and have told their counts; raise after ``wait`` seconds."""
+def wait_for_nodes(session: Session, grid: Grid, stage: str, needed: int, wait: float) -> None:
+    """Return once ``needed`` clients are connected and have sent their counts; raise after ``wait`` seconds."""
     deadline = time.monotonic() + wait
     roster = session.roster
     while True:
@@ -33,9 +33,9 @@ def wait_for_nodes(session: Session, grid: Grid, when: str, needed: int, wait: f
         if ready >= needed:
             return
         if time.monotonic() >= deadline:
-            refused = "; ".join(f"node {node}: {why}" for node, why in roster.refused.items())
+            refused = "; ".join(f"node {node}: {reason}" for node, reason in roster.refused.items())
             raise TooFewNodesError(
-                f"{when}: {ready} of the {needed} nodes needed (min_available_nodes={needed}) were ready after "
+                f"{stage}: {ready} of the {needed} nodes needed (min_available_nodes={needed}) were ready after "
                 f"{wait:g} s, {len(nodes)} are connected{f' ({refused})' if refused else ''}; "
                 "start more SuperNodes, or lower min_available_nodes"
             )
@@ -47,9 +47,9 @@ def _ask_for_counts(session: Session, grid: Grid, nodes: Sequence[int], wait: fl
     if not nodes:
         return
     roster = session.roster
-    asked = [Message(RecordDict(), message_type=messages.LABELCOUNTS, dst_node_id=node) for node in nodes]
-    limit = wait if session.timeout is None else min(wait, session.timeout)
-    replies = list(grid.send_and_receive(asked, timeout=limit))
+    requests = [Message(RecordDict(), message_type=messages.LABELCOUNTS, dst_node_id=node) for node in nodes]
+    timeout = wait if session.timeout is None else min(wait, session.timeout)
+    replies = list(grid.send_and_receive(requests, timeout=timeout))
     roster.hear({r.metadata.src_node_id: r.content for r in replies if r.has_content()})
     for reply in replies:
         if reply.has_error():
@@ -58,7 +58,7 @@ def _ask_for_counts(session: Session, grid: Grid, nodes: Sequence[int], wait: fl
         if node in roster.refused:
             _log.warning("node %d is refused: %s", node, roster.refused[node])
         elif (row := roster.row(node)) is None:
-            _log.warning("node %d did not tell its label counts; it is asked again next time", node)
+            _log.warning("node %d did not send its label counts; it will be asked again", node)
         elif row in roster.capped:
             claimed = sum(roster.members[row].counts)
             _log.warning("%s claims %d samples and counts as %d", session.name(row), claimed, roster.cap)

@@ -1,4 +1,4 @@
-"""The client's side: its label counts for any ClientApp, and a ready step for every method."""
+"""The client side: label counts for any ClientApp, and a ready-made ClientApp for every method."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from fedpals.labels.private import secure_counts
 from fedpals.rng import generator
 from fedpals.shift import FeatureSums
 
-_NOISY = "fedpals.noisycounts"
-"""Where a node's state keeps its noisy counts."""
+_NOISY_COUNTS = "fedpals.noisycounts"
+"""Key of the noisy counts in a node's state."""
 
 
 def add_labelcounts(app: ClientApp, counts: Callable[[Context], npt.ArrayLike]) -> None:
-    """Let ``app`` answer the server's one question: how many training samples of each label it has.
+    """Let ``app`` tell the server how many training samples of each label it has.
 
     ``counts`` returns K whole numbers, in the order of the target's labels, such as
     ``np.bincount(labels, minlength=K)``.
@@ -46,40 +46,40 @@ def add_labelcounts(app: ClientApp, counts: Callable[[Context], npt.ArrayLike]) 
 
 @dataclass(frozen=True, eq=False)
 class Trainee:
-    """What a client trains: its samples, a network to train them with, and how.
+    """A client's samples, the network to train on them, and the training plan.
 
-    With ``count_epsilon`` all that the server learns of its labels is their noisy counts, so that it tells neither
-    tallies nor sums of features, which are exact.
+    With ``count_epsilon`` the server learns nothing about the labels but their noisy counts: the client then sends no
+    tallies and no sums of features, which would be exact.
     """
 
     model: FlatModel
     x: Tensor
     y: Tensor
     labels: int
-    """K."""
+    """Number of labels, K."""
     plan: Plan = field(default_factory=Plan)
     number: int = 0
-    """Which client this is: part of the address of its draws."""
+    """Number of this client; its random draws depend on it."""
     seed: int = 0
     held_out: float | None = None
-    """Share of each label, rounded down, that it keeps out of training, to tally the global models on."""
+    """Share of each label's samples, rounded down, to hold out of training and evaluate the global models on."""
     count_epsilon: float | None = None
-    """ε of the noise that it adds to its label counts before it tells them."""
+    """ε of the noise added to the label counts before they are sent."""
     rounds: int | None = None
-    """Of the whole training, where the plan has a schedule."""
+    """Number of rounds of the whole training; needed if the plan has a schedule."""
 
     def __post_init__(self) -> None:
         if self.held_out is not None and not 0 < self.held_out < 1:
             raise InputError(f"held_out is {self.held_out}; it must be between 0 and 1, for instance 0.1")
         if self.held_out is not None and self.count_epsilon is not None:
             raise InputError(
-                "held_out and count_epsilon: tallies of held-out samples tell how many there are of each label, hence "
-                "what the noise is to hide; give one of them"
+                "held_out and count_epsilon: tallies of held-out samples reveal how many there are of each label, "
+                "which the noise should hide; give one of them"
             )
 
     @cached_property
     def client(self) -> Client:
-        """The client that every engine trains; what it holds out is the simulator's split for its seed and number."""
+        """The client as every engine trains it; its held-out samples are the simulator's for its seed and number."""
         if self.held_out is None:
             return Client(self.x, self.y, self.labels, self.number, self.seed)
         rng = generator(self.seed, "held out", self.number)
@@ -90,13 +90,13 @@ class Trainee:
 
     @property
     def counts(self) -> Sequence[int]:
-        """K label counts of the samples to train with."""
+        """Counts of the training samples by label, (K,)."""
         return torch.bincount(self.client.y, minlength=self.labels).tolist()
 
     def feature_sums(self) -> FeatureSums:
-        """Add up what the network's last layer sees of the samples to train with."""
+        """Add up the inputs of the network's last layer over the training samples."""
         if self.count_epsilon is not None:
-            raise InputError("this client tells its label counts with noise; sums of features would tell them exactly")
+            raise InputError("this client adds noise to its label counts; sums of features would reveal them exactly")
         return self.client.feature_sums(self.model)
 
     def load(self, arrays: ArrayRecord) -> Tensor:
@@ -106,39 +106,43 @@ class Trainee:
 
 
 def client_app(load: Callable[[Context], Trainee]) -> ClientApp:
-    """Return a ClientApp that trains as the server's method says; ``load`` makes this node's client.
+    """Return a ClientApp that trains as the server's method requires; ``load`` returns this node's client.
 
-    All that a rule keeps between rounds comes with the messages, so that a node may be restarted.
+    The messages carry everything that a rule needs from earlier rounds, so a node can be restarted at any time.
     """
     app = ClientApp()
 
-    def loaded(content: RecordDict, context: Context) -> Trainee:
+    def load_with_arrays(content: RecordDict, context: Context) -> Trainee:
         trainee = load(context)
         trainee.load(_arrays(content))
         return trainee
 
     def introduce(_: RecordDict, context: Context) -> RecordDict:
         trainee = load(context)
-        own = trainee.client.held_out
+        samples = trainee.client.held_out
+        held_out = len(samples[1]) if samples else 0
         counts, number = _reported_counts(trainee, context), _number(context)
-        return messages.labelcounts(Introduction(counts, number, len(own[1]) if own else 0, trainee.count_epsilon))
+        return messages.labelcounts(Introduction(counts, number, held_out, trainee.count_epsilon))
 
     def loss(content: RecordDict, context: Context) -> RecordDict:
-        trainee = loaded(content, context)
+        trainee = load_with_arrays(content, context)
         return messages.loss(trainee.client.loss(trainee.model, trainee.model.vector.clone()))
 
     def tally(content: RecordDict, context: Context) -> RecordDict:
-        trainee = loaded(content, context)
+        trainee = load_with_arrays(content, context)
         return messages.sums(trainee.client.tally(trainee.model))
 
+    def feature_sums(content: RecordDict, context: Context) -> RecordDict:
+        return messages.sums(load_with_arrays(content, context).feature_sums())
+
     def held_out_features(content: RecordDict, context: Context) -> RecordDict:
-        trainee = loaded(content, context)
+        trainee = load_with_arrays(content, context)
         return messages.sums(trainee.client.held_out_features(trainee.model))
 
     _answer(app, messages.LABELCOUNTS, introduce)
     _answer(app, messages.LOSS, loss)
     _answer(app, messages.TALLY, tally)
-    _answer(app, messages.FEATURESUMS, lambda *asked: messages.sums(loaded(*asked).feature_sums()))
+    _answer(app, messages.FEATURESUMS, feature_sums)
     _answer(app, messages.FEATURES, held_out_features)
 
     @app.train()
@@ -148,19 +152,19 @@ def client_app(load: Callable[[Context], Trainee]) -> ClientApp:
         start, number = trainee.load(_arrays(content)), messages.read_round(content)
         plan = trainee.plan.at(number, trainee.rounds)
         update = trainee.client.train(trainee.model, start, rule, plan, number, server=server, state=state)
-        # Noise would hide that counts have changed, and a restarted node would spend ε again to repeat them.
-        repeated = trainee.counts if trainee.count_epsilon is None else None
+        # With noise a change of the counts would not be seen, and a restarted node would spend ε again to repeat them.
+        counts = trainee.counts if trainee.count_epsilon is None else None
         metrics: dict[str, float] = {"num-examples": max(0, sum(_reported_counts(trainee, context)))}
         if update.loss is not None:
             metrics["train_loss"] = update.loss
         arrays = ArrayRecord(dict(trainee.model.network.state_dict()))
-        return Message(messages.answer(arrays, metrics, rule, update.state, repeated), reply_to=message)
+        return Message(messages.answer(arrays, metrics, rule, update.state, counts), reply_to=message)
 
     return app
 
 
 def _answer(app: ClientApp, question: str, answer: Callable[[RecordDict, Context], RecordDict]) -> None:
-    """Let ``app`` answer a question of the server."""
+    """Register the app's answer to a question of the server."""
 
     @app.query(question.removeprefix("query."))
     def reply(message: Message, context: Context) -> Message:
@@ -168,13 +172,13 @@ def _answer(app: ClientApp, question: str, answer: Callable[[RecordDict, Context
 
 
 def _reported_counts(trainee: Trainee, context: Context) -> list[int]:
-    """Return the counts to report; noise is drawn once and remembered for the run, because every draw spends ε."""
+    """Return the counts to report; noise is drawn once and stored for the run, because every draw spends ε."""
     if trainee.count_epsilon is None:
         return list(trainee.counts)
-    if _NOISY not in context.state:
+    if _NOISY_COUNTS not in context.state:
         counts = secure_counts(trainee.counts, trainee.count_epsilon).tolist()
-        context.state[_NOISY] = MetricRecord({"counts": counts})
-    return context.state.metric_records[_NOISY]["counts"]  # type: ignore[return-value]
+        context.state[_NOISY_COUNTS] = MetricRecord({"counts": counts})
+    return context.state.metric_records[_NOISY_COUNTS]["counts"]  # type: ignore[return-value]
 
 
 def _number(context: Context) -> int | None:

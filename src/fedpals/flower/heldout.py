@@ -1,6 +1,6 @@
-"""What clients add up about a model, and what follows: its worth in the target, the best round, a test, a last layer.
+"""Sums that clients compute for a model, and their use: its target accuracy, the best round, a test, a last layer.
 
-A client that does not answer, or tells sums that none of its samples can have, is named in the log and left out.
+A client that does not answer, or whose sums are impossible, is named in the log and left out.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _log = logging.getLogger("flwr")
 def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float]:
     """Ask clients that hold samples out for tallies of the model; return its estimated target accuracy as metrics.
 
-    The session's state keeps the tallies, and the model where no earlier one was worth as much. ``key`` is what
-    messages call arrays.
+    The session's state keeps the tallies, and the model if it is better than all earlier ones. ``key`` is the name of
+    the arrays in messages.
     """
     state, members = session.state, session.roster.members
     assert session.server is not None
@@ -48,48 +48,48 @@ def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float
         if samples != members[row].held_out:
             raise Refused(f"a tally of {samples:g} samples, but it holds {members[row].held_out} out")
 
-    asked = [row for row in rows if members[row].held_out]
-    tallies = _collect(session, Tally, messages.TALLY, asked, key, check)
+    rows = [row for row in rows if members[row].held_out]
+    tallies = _collect(session, Tally, messages.TALLY, rows, key, check)
     if not tallies:
         return {}
     state.tallies = tallies
     try:
-        worth = target_accuracy(pooled(list(tallies.values())), session.server.target)
+        accuracy = target_accuracy(pooled(list(tallies.values())), session.server.target)
     except InputError as error:
         _log.warning("round %d: target accuracy cannot be estimated: %s", state.round, error)
         return {}
-    if state.best is None or worth.value > state.best.score:
-        state.best = BestModel(state.round, worth.value, state.model.clone())
-    metrics = {"target_accuracy_estimate": worth.value}
-    if math.isfinite(worth.standard_error):
-        metrics["target_accuracy_standard_error"] = worth.standard_error
+    if state.best is None or accuracy.value > state.best.score:
+        state.best = BestModel(state.round, accuracy.value, state.model.clone())
+    metrics = {"target_accuracy_estimate": accuracy.value}
+    if math.isfinite(accuracy.standard_error):
+        metrics["target_accuracy_standard_error"] = accuracy.standard_error
     _log.info(
-        "round %d: target accuracy %.1f ± %.1f %% by tallies of %d clients, who know %.1f %% of the target's labels",
+        "round %d: target accuracy %.1f ± %.1f %%, estimated by %d clients that have %.1f %% of the target's labels",
         state.round,
-        100 * worth.value,
-        100 * worth.standard_error,
+        100 * accuracy.value,
+        100 * accuracy.standard_error,
         len(tallies),
-        100 * (1 - worth.unseen_share),
+        100 * (1 - accuracy.unseen_share),
     )
     return metrics
 
 
 def best(session: Session) -> BestModel:
-    """Return the round whose model was worth most."""
+    """Return the round with the highest estimated target accuracy."""
     if session.state.best is None:
-        raise InputError("no round was estimated: let clients hold samples out, as Trainee(..., held_out=0.1)")
+        raise InputError("no round has an estimate: let clients hold samples out, as in Trainee(..., held_out=0.1)")
     return session.state.best
 
 
 def tally(session: Session) -> Tally:
     """Return the last tallies, added up."""
     if not session.state.tallies:
-        raise InputError("no client told a tally: let clients hold samples out, as Trainee(..., held_out=0.1)")
+        raise InputError("no client sent a tally: let clients hold samples out, as in Trainee(..., held_out=0.1)")
     return pooled(list(session.state.tallies.values()))
 
 
 def check(session: Session, seed: int) -> Homogeneity:
-    """Test label shift with the last tallies; where clients have no number of their own, they are called by node."""
+    """Test label shift with the last tallies; clients without distinct numbers are named by node."""
     members = [session.roster.members[row] for row in session.state.tallies]
     numbers = [str(member.number) for member in members if member.number is not None]
     names = numbers if len(set(numbers)) == len(members) else [str(member.node) for member in members]
@@ -104,7 +104,7 @@ def with_gaussian_head(session: Session, rows: Sequence[int], key: str) -> tuple
 
 
 def with_recommended_layer(session: Session, rows: Sequence[int], key: str) -> tuple[ArrayRecord, Head]:
-    """Ask also for features of samples held out; return the arrays with the layer to use, and the layer."""
+    """Ask also for features of held-out samples; return the arrays with the recommended layer, and the layer."""
     weight, bias, width = _last_layer(session)
     assert session.server is not None
     members, labels = session.roster.members, session.roster.labels or 0
@@ -113,12 +113,14 @@ def with_recommended_layer(session: Session, rows: Sequence[int], key: str) -> t
         if answer.features.shape != (members[row].held_out, width):
             raise Refused(f"features of {answer.features.shape} instead of {(members[row].held_out, width)}")
         if (answer.labels >= labels).any():
-            raise Refused(f"label {answer.labels.max()}, of which there are {labels}")
+            raise Refused(f"label {answer.labels.max()}, but there are only {labels} labels")
 
-    asked = [row for row in rows if members[row].held_out]
-    answers = _collect(session, HeldOutFeatures, messages.FEATURES, asked, key, check)
+    holders = [row for row in rows if members[row].held_out]
+    answers = _collect(session, HeldOutFeatures, messages.FEATURES, holders, key, check)
     if not answers:
-        raise InputError("no client told features of samples held out; let clients hold some out, as held_out=0.1")
+        raise InputError(
+            "no client sent features of held-out samples: hold samples out, as in Trainee(..., held_out=0.1)"
+        )
     gaussian, arrays = _gaussian_head(session, rows, key, width), session.model
     own = Head.of(*(arrays[name].numpy().astype(np.float64) for name in (weight, bias)))
     layer = recommended_layer(own, gaussian, [answers[row] for row in sorted(answers)], session.server)
@@ -126,17 +128,17 @@ def with_recommended_layer(session: Session, rows: Sequence[int], key: str) -> t
 
 
 def _last_layer(session: Session) -> tuple[str, str, int]:
-    """Return the keys of the last layer's weight and bias, and the number of features that it sees."""
+    """Return the keys of the last layer's weight and bias, and the number of its inputs."""
     if session.wrapped:
         raise InputError(
-            "clients would see the arrays without the wrapper's noise; another last layer takes no wrapper"
+            "clients would see the arrays without the wrapper's noise; to change the last layer, leave out the wrapper"
         )
     labels = session.roster.labels or 0
     last = session.layout.last_layer(labels)
     if last is None or last[2] > WIDEST:
         raise InputError(
-            f"the arrays end in no linear layer with a bias, {labels} labels and at most {WIDEST} features, which the "
-            "Gaussian head could take the place of"
+            f"the arrays do not end in a linear layer with a bias, {labels} labels and at most {WIDEST} features "
+            "that the Gaussian head could replace"
         )
     return last
 
@@ -158,8 +160,8 @@ def _gaussian_head(session: Session, rows: Sequence[int], key: str, width: int) 
 def _with_layer(session: Session, weight: str, bias: str, layer: Head) -> ArrayRecord:
     """Return the model's arrays with another last layer."""
     arrays, values = session.model, {weight: layer.weight, bias: layer.bias}
-    replaced = {name: Array(value.astype(arrays[name].numpy().dtype)) for name, value in values.items()}
-    return ArrayRecord({**arrays, **replaced})
+    last = {name: Array(value.astype(arrays[name].numpy().dtype)) for name, value in values.items()}
+    return ArrayRecord({**arrays, **last})
 
 
 def _collect(
@@ -170,7 +172,7 @@ def _collect(
     key: str,
     check: Callable[[int, messages.Sums], None],
 ) -> dict[int, messages.Sums]:
-    """Ask about the model; return the answers, by row; ``check`` raises `Refused` for what a client cannot have."""
+    """Ask clients about the model; return their answers by row; ``check`` raises `Refused` for an impossible answer."""
     answers: dict[int, messages.Sums] = {}
     if not rows:
         return answers
@@ -178,8 +180,8 @@ def _collect(
         try:
             answer = messages.read_sums(reply, kind)
             check(row, answer)
-        except Refused as why:
-            _log.warning("%s: %s is left out: %s", question, session.name(row), why)
+        except Refused as refusal:
+            _log.warning("%s: %s is left out: %s", question, session.name(row), refusal)
         else:
             answers[row] = answer
     return answers

@@ -1,8 +1,8 @@
-"""What server and clients tell each other, as Flower records.
+"""The messages between server and clients, as Flower records.
 
-A training message holds the arrays and the config that Flower's own FedAvg would send; where the client
-rule is not plain SGD, the rule with its options and the vectors it keeps are added. Nothing in a
-message depends on the target, on α or on the counts of other clients.
+A training message holds the arrays and the config that Flower's own FedAvg would send. If the client rule is not plain
+SGD, the rule with its options and its vectors is added. No message depends on the target, on α or on the counts of
+other clients.
 """
 
 from __future__ import annotations
@@ -32,45 +32,46 @@ TALLY = "query.tally"
 FEATURESUMS = "query.featuresums"
 FEATURES = "query.features"
 
-_OURS = "fedpals."
-_RULE, _SERVER, _CLIENT, _COUNTS, _SUMS = (_OURS + name for name in ("rule", "server", "client", "labelcounts", "sums"))
+_PREFIX = "fedpals."
+_RULE, _SERVER, _CLIENT, _COUNTS, _SUMS = (
+    _PREFIX + name for name in ("rule", "server", "client", "labelcounts", "sums")
+)
 
 
 def client_rules() -> dict[str, type[ClientRule]]:
-    """Return the client rules that this machine has, by name; a user's own once they are registered."""
+    """Return the client rules of this machine by name, including registered ones."""
     rules: list[type[ClientRule]] = [ClientRule, *(entry.rule for entry in METHODS.values() if entry.rule)]
     return {rule.name: rule for rule in rules}
 
 
 def job(rule: ClientRule, server: Tensor | None, client: Tensor | None) -> dict[str, ArrayRecord | ConfigRecord]:
-    """Return what a training message adds to arrays and config."""
-    added: dict[str, ArrayRecord | ConfigRecord] = {}
+    """Return the records that a training message adds to arrays and config."""
+    records: dict[str, ArrayRecord | ConfigRecord] = {}
     if rule != ClientRule():
-        added[_RULE] = ConfigRecord({"name": rule.name, **asdict(rule)})
+        records[_RULE] = ConfigRecord({"name": rule.name, **asdict(rule)})
     if server is not None:
-        added[_SERVER] = pack(server)
+        records[_SERVER] = pack(server)
     if client is not None:
-        added[_CLIENT] = pack(client)
-    return added
+        records[_CLIENT] = pack(client)
+    return records
 
 
 def read_job(content: RecordDict) -> tuple[ClientRule, Tensor | None, Tensor | None]:
-    """Return the rule to train with, and its vectors of the server and of this client."""
-    told = dict(content.config_records.get(_RULE, {"name": ClientRule.name}))
-    name = str(told.pop("name"))
+    """Return the rule to train with, and its vectors for the server and for this client."""
+    options: dict[str, Any] = dict(content.config_records.get(_RULE, {"name": ClientRule.name}))
+    name = str(options.pop("name"))
     rules = client_rules()
     if name not in rules:
         raise InputError(
-            f"the server asks for the client rule {name!r}, and this client has {', '.join(rules)}; update fedpals, or "
+            f"the server asks for the client rule {name!r}, but this client has {', '.join(rules)}; update fedpals, or "
             "register the rule here too (fedpals.register)"
         )
-    options: dict[str, Any] = told
     vectors = [unpack(content.array_records[key]) if key in content else None for key in (_SERVER, _CLIENT)]
     return rules[name](**options), vectors[0], vectors[1]
 
 
 def read_round(content: RecordDict) -> int:
-    """Return the number of the round, which Flower's strategies put into their config."""
+    """Return the round number from the config of the message."""
     number = next(config["server-round"] for config in own(content.config_records).values())
     if not isinstance(number, int):
         raise InputError(f"server-round is {number!r}; it must be a whole number")
@@ -78,8 +79,8 @@ def read_round(content: RecordDict) -> int:
 
 
 def own(records: Mapping[str, Value]) -> dict[str, Value]:
-    """Leave out the records that are ours."""
-    return {key: value for key, value in records.items() if not key.startswith(_OURS)}
+    """Return the app's own records, without those of fedpals."""
+    return {key: value for key, value in records.items() if not key.startswith(_PREFIX)}
 
 
 def answer(
@@ -89,9 +90,9 @@ def answer(
     state: Tensor | None,
     counts: Sequence[int] | None,
 ) -> RecordDict:
-    """Return the reply to a training message; it confirms the rule and repeats the counts it trained on.
+    """Return the reply to a training message; it confirms the rule and repeats the label counts.
 
-    None for counts that it keeps to itself.
+    ``counts`` is None if they are not to be repeated.
     """
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord(dict(metrics))})
     if counts is not None:
@@ -104,21 +105,21 @@ def answer(
 
 def read_update(content: RecordDict, layout: Layout, rule: ClientRule) -> Update:
     """Return the update in a reply, or raise `Refused`."""
-    # Every look at `content.array_records` makes a new dictionary of them, so all records are sorted in one pass.
+    # Each access of `content.array_records` copies all records to a new dictionary, so go through them once.
     arrays = [record for key, record in own(content).items() if isinstance(record, ArrayRecord)]
     if len(arrays) != 1:
         raise Refused(f"{len(arrays)} ArrayRecords instead of one")
     if rule != ClientRule():
-        told = content.get(_RULE)
-        if not isinstance(told, ConfigRecord) or told.get("name") != rule.name:
-            raise Refused(f"it does not say that it trained with the client rule {rule.name!r}")
-    kept = content.get(_CLIENT)
-    state = unpack(kept) if isinstance(kept, ArrayRecord) else None
+        record = content.get(_RULE)
+        if not isinstance(record, ConfigRecord) or record.get("name") != rule.name:
+            raise Refused(f"it does not confirm that it trained with the client rule {rule.name!r}")
+    vector = content.get(_CLIENT)
+    state = unpack(vector) if isinstance(vector, ArrayRecord) else None
     return Update(layout.vector(arrays[0]), metrics_of(content).get("train_loss"), 0, state)
 
 
 def metrics_of(content: RecordDict) -> dict[str, float]:
-    """Return the numbers of a reply's own metrics."""
+    """Return the numeric metrics in a reply."""
     return {
         key: float(value)
         for record in own(content).values()
@@ -130,36 +131,36 @@ def metrics_of(content: RecordDict) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a client says about itself, once."""
+    """Facts about a client, which it sends once."""
 
     counts: Sequence[float]
-    """K numbers of training samples, with noise where there is an ``epsilon``."""
+    """Number of training samples of each label, (K,); with noise if ``epsilon`` is given."""
     number: int | None = None
-    """Its partition, where it has one."""
+    """Number of its partition, if any."""
     held_out: int = 0
-    """Samples that it holds out and tallies when asked."""
+    """Number of samples that it holds out."""
     epsilon: float | None = None
-    """ε of the noise in its counts."""
+    """ε of the noise in its counts; None if there is no noise."""
 
 
-def labelcounts(told: Introduction) -> RecordDict:
+def labelcounts(introduction: Introduction) -> RecordDict:
     """Return the reply to `LABELCOUNTS`."""
-    record = _counts(told.counts)
-    if told.number is not None:
-        record["client"] = told.number
-    if told.held_out:
-        record["held-out"] = told.held_out
-    if told.epsilon is not None:
-        record["epsilon"] = float(told.epsilon)
+    record = _counts(introduction.counts)
+    if introduction.number is not None:
+        record["client"] = introduction.number
+    if introduction.held_out:
+        record["held-out"] = introduction.held_out
+    if introduction.epsilon is not None:
+        record["epsilon"] = float(introduction.epsilon)
     return RecordDict({_COUNTS: record})
 
 
 def read_labelcounts(content: RecordDict) -> Introduction:
-    """Return what a client says about itself, or raise `Refused`."""
+    """Return the introduction in a reply, or raise `Refused`."""
     record = content.get(_COUNTS)
     counts = record.get("counts") if isinstance(record, MetricRecord) else None
     if not isinstance(record, MetricRecord) or not isinstance(counts, list):
-        raise Refused("it tells no label counts; add fedpals.flower.add_labelcounts to its app")
+        raise Refused("it sends no label counts; add fedpals.flower.add_labelcounts to its app")
     number, held_out, epsilon = (record.get(key) for key in ("client", "held-out", "epsilon"))
     return Introduction(
         [float(count) for count in counts],
@@ -180,26 +181,27 @@ def loss(value: float) -> RecordDict:
 
 
 def read_loss(content: RecordDict) -> float:
-    """Return the loss in a reply to `LOSS`; NaN where there is none."""
+    """Return the loss in a reply to `LOSS`; NaN if there is none."""
     return metrics_of(content).get("loss", math.nan)
 
 
-def sums(told: Tally | FeatureSums | HeldOutFeatures) -> RecordDict:
-    """Return the reply to `TALLY`, `FEATURESUMS` or `FEATURES`: an array for every field."""
-    return RecordDict({_SUMS: ArrayRecord({f.name: Array(np.asarray(getattr(told, f.name))) for f in fields(told)})})
+def sums(values: Tally | FeatureSums | HeldOutFeatures) -> RecordDict:
+    """Return the reply to `TALLY`, `FEATURESUMS` or `FEATURES`: one array per field."""
+    arrays = {field.name: Array(np.asarray(getattr(values, field.name))) for field in fields(values)}
+    return RecordDict({_SUMS: ArrayRecord(arrays)})
 
 
 def read_sums(content: RecordDict | str, kind: type[Sums]) -> Sums:
-    """Return the sums in a reply; raise `Refused` for what cannot be used, or with why there is no reply."""
+    """Return the sums in a reply; raise `Refused` if they cannot be used or there is no reply."""
     if isinstance(content, str):
         raise Refused(content)
-    record, wanted = content.get(_SUMS), [f.name for f in fields(kind)]
-    if not isinstance(record, ArrayRecord) or sorted(record) != sorted(wanted):
-        raise Refused(f"it tells no {kind.__name__} of {', '.join(wanted)}")
-    values = {name: load(name, record[name]) for name in wanted}
-    # Other whole numbers may not fit when they are added up.
-    if strange := [name for name, value in values.items() if value.dtype not in (np.int64, np.float64)]:
-        raise Refused(f"{strange[0]!r} is {values[strange[0]].dtype} instead of int64 or float64")
+    record, names = content.get(_SUMS), [field.name for field in fields(kind)]
+    if not isinstance(record, ArrayRecord) or sorted(record) != sorted(names):
+        raise Refused(f"it sends no {kind.__name__} of {', '.join(names)}")
+    values = {name: load(name, record[name]) for name in names}
+    # Sums of smaller integers may overflow.
+    if invalid := [name for name, value in values.items() if value.dtype not in (np.int64, np.float64)]:
+        raise Refused(f"{invalid[0]!r} is {values[invalid[0]].dtype} instead of int64 or float64")
     try:
         return kind(**values)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The methods by name: thin siblings over one strategy."""
+"""A strategy class for each method, all built on one strategy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedpals.methods import Method, build_method, option_keys
 def strategy(name: str, target: npt.ArrayLike | None = None, **settings: Any) -> LabelAware:
     """Return the strategy of a method such as ``fedprox+fedpals``.
 
-    ``settings`` are the method's options, and what `LabelAware` and Flower's FedAvg take.
+    ``settings`` are the method's options and the arguments of `LabelAware` and Flower's FedAvg.
     """
-    method, rest = _split(name, settings)
-    return LabelAware(method, target, **rest)
+    method, arguments = _split(name, settings)
+    return LabelAware(method, target, **arguments)
 
 
 class _NamedStrategy(LabelAware):
@@ -25,8 +25,8 @@ class _NamedStrategy(LabelAware):
     method_name: ClassVar[str]
 
     def __init__(self, target: npt.ArrayLike | None = None, **settings: Any) -> None:
-        method, rest = _split(self.method_name, settings)
-        super().__init__(method, target, **rest)
+        method, arguments = _split(self.method_name, settings)
+        super().__init__(method, target, **arguments)
 
 
 def _split(name: str, settings: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
@@ -43,7 +43,7 @@ class FedPALS(_NamedStrategy):
 
 
 class FedAvg(_NamedStrategy):
-    """α_i = n_i/N, with the counts that clients told once."""
+    """α_i = n_i/N, from the label counts that clients send once."""
 
     method_name = "fedavg"
 
@@ -67,18 +67,18 @@ class SCAFFOLD(_NamedStrategy):
 
 
 class FedRS(_NamedStrategy):
-    """Clients scale the logits of labels they lack by ``absent_factor``."""
+    """Clients scale the logits of labels that they do not have by ``absent_factor``."""
 
     method_name = "fedrs"
 
 
 class LogitAdjusted(_NamedStrategy):
-    """Clients take the share ``adjustment`` of their own marginal, at least ``label_floor``, out of the model."""
+    """Clients remove the share ``adjustment`` of their own marginal, at least ``label_floor``, from the model."""
 
     method_name = "logit_adjusted"
 
 
 class AFL(_NamedStrategy):
-    """The mixture of clients that is worst for the model gets the weight, in steps of ``mixture_step``."""
+    """Weights move to the mixture of clients with the largest loss, in steps of ``mixture_step``."""
 
     method_name = "afl"

@@ -1,4 +1,4 @@
-"""What a round looks like from outside: a line in Flower's log, and metrics."""
+"""Report of a round: a line in Flower's log, and metrics."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from fedpals.flower.session import Session
 
 _log = logging.getLogger("flwr")
 _SHOWN_WEIGHTS = 10
-"""In the log, the largest first."""
+"""Number of weights in a line of the log, the largest first."""
 
 
-def log_round(session: Session, done: Round) -> dict[str, float | int]:
-    """Log who was refused, who was used and how close the mix came; return that as metrics."""
+def log_round(session: Session, result: Round) -> dict[str, float | int]:
+    """Log refused clients, weights, squared distance and ESS of a round; return its metrics."""
     assert session.server is not None
-    for refusal in done.refused:
-        _log.warning("round %d: %s: %s", done.number, session.name(refusal.client), refusal.reason)
-    squared_distance, ess = session.server.achieved(done)
-    weights = dict(zip(done.participants.tolist(), done.alpha.tolist(), strict=True))
-    used = sorted((row for row, a in weights.items() if a > 0), key=lambda row: -weights[row])
+    for refusal in result.refused:
+        _log.warning("round %d: %s: %s", result.number, session.name(refusal.client), refusal.reason)
+    squared_distance, ess = session.server.achieved(result)
+    weights = dict(zip(result.participants.tolist(), result.alpha.tolist(), strict=True))
+    rows = sorted((row for row, a in weights.items() if a > 0), key=lambda row: -weights[row])
     _log.info(
         "round %d: trained %d of %d participants; squared distance %.6f, ESS %.1f %%; α: %s%s",
-        done.number,
-        done.trained,
-        done.participants.size,
+        result.number,
+        result.trained,
+        result.participants.size,
         squared_distance,
         100 * ess,
-        ", ".join(f"{session.name(row)} {weights[row]:.4f}" for row in used[:_SHOWN_WEIGHTS]),
-        f" and {len(used) - _SHOWN_WEIGHTS} more" if len(used) > _SHOWN_WEIGHTS else "",
+        ", ".join(f"{session.name(row)} {weights[row]:.4f}" for row in rows[:_SHOWN_WEIGHTS]),
+        f" and {len(rows) - _SHOWN_WEIGHTS} more" if len(rows) > _SHOWN_WEIGHTS else "",
     )
     return {
         "squared_distance": squared_distance,
         "ess": ess,
-        "trained": done.trained,
-        "refused": len(done.refused),
+        "trained": result.trained,
+        "refused": len(result.refused),
     }
 
 
 def average_metrics(replies: Sequence[RecordDict], alpha: Sequence[float], *, leave_out: str) -> dict[str, float]:
-    """Return the training metrics that all clients have, weighed as their arrays."""
+    """Return the mean of the training metrics that all clients have, with the weights of their arrays."""
     metrics = [messages.metrics_of(reply) for reply in replies]
     common = set.intersection(*map(set, metrics)) - {leave_out}
     return {key: sum(a * m[key] for a, m in zip(alpha, metrics, strict=True)) for key in sorted(common)}

@@ -1,4 +1,4 @@
-"""A Flower strategy for every method: the server of the simulator, reached by messages."""
+"""A Flower strategy for every method: the simulator's server, with clients reached by messages."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ _log = logging.getLogger("flwr")
 
 
 class LabelAware(strategy.FedAvg):
-    """Flower's FedAvg with the method's weights: solved from label counts for the nodes that replied.
+    """Flower's FedAvg with the method's weights, solved from the label counts of the nodes that replied.
 
     Parameters
     ----------
     method
-        Client rule and weighting; `fedpals.flower.strategy` and its siblings make one from a name.
+        Client rule and weighting; `fedpals.flower.strategy` builds one from a name.
     target
-        T, K probabilities. Stays on the server. None for methods that do not look at it.
+        T, K probabilities. Stays on the server. None for methods that do not use it.
     seed
-        Of the draw of participants.
+        Seed of the draw of participants.
     wait
-        Seconds to wait for ``min_available_nodes``, after which `TooFewNodesError` is raised.
+        Seconds to wait for ``min_available_nodes`` before `TooFewNodesError` is raised.
     max_samples
-        No client counts as more samples than this, whatever it claims.
+        Largest number of samples that a client counts for, whatever it claims.
     server_momentum
-        Share of its last move that the global model repeats in every round.
+        Share of its last step that the global model repeats in every round.
     averaging
-        Decay of the running mean of the global models, which is evaluated and returned in place of the last of them.
+        Decay of the running mean of the global models, which is evaluated and returned instead of the last model.
     checkpoint
-        File that holds the state after every round; `start` continues from it where it exists.
+        File for the state after every round; `start` continues from it if it exists.
     flower
-        What Flower's FedAvg takes: ``fraction_train``, ``min_available_nodes``, … Its
-        ``weighted_by_key`` only weighs metrics of evaluation.
+        Arguments of Flower's FedAvg: ``fraction_train``, ``min_available_nodes``, … Its ``weighted_by_key`` weights
+        evaluation metrics only.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class LabelAware(strategy.FedAvg):
         super().__init__(min_train_nodes=min_train_nodes, **flower)
         self._averages_metrics = flower.get("train_metrics_aggr_fn") is not None
         if target is None and method.weighting.needs_target:
-            raise InputError(f"{method.title} needs target, the K label probabilities of the place to train for")
+            raise InputError(f"{method.title} needs target, the K label probabilities of the target domain")
         if method.oracle:
-            raise InputError("oracle redraws the clients' samples, which no server can; use the simulator")
+            raise InputError("oracle redraws the clients' samples, which a server cannot do; use the simulator")
         if max_samples is not None and max_samples < 1:
             raise InputError(f"max_samples is {max_samples}; it must be at least 1")
         for name, value in (("server_momentum", server_momentum), ("averaging", averaging)):
@@ -93,63 +93,63 @@ class LabelAware(strategy.FedAvg):
             self.target = as_target(target, LabelCounts.of(np.ones((1, np.size(np.asarray(target))))))
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.rounds: list[Round] = []
-        """What happened in the rounds of this process."""
+        """Results of the rounds of this process."""
         self._session: Session | None = None
 
     @property
     def prior_shift(self) -> Vector:
-        """log T − log p_α, (K,), to be added to the logits in the target domain."""
-        return self._ran("prior_shift").admit(self._build).prior_shift
+        """log T − log p_α, (K,); add it to the logits in the target domain."""
+        return self._started_session("prior_shift").admit(self._build).prior_shift
 
     @property
     def best_round(self) -> int:
-        """The round whose model is worth most in the target, as the samples that clients hold out estimate it."""
-        return heldout.best(self._ran("best_round")).round
+        """The round with the highest target accuracy, as estimated on the clients' held-out samples."""
+        return heldout.best(self._started_session("best_round")).round
 
     @property
     def best_arrays(self) -> ArrayRecord:
         """The model of `best_round`."""
-        session = self._ran("best_arrays")
+        session = self._started_session("best_arrays")
         return session.layout.record(heldout.best(session).vector)
 
     @property
     def tally(self) -> Tally:
-        """What the last model makes of the samples that clients hold out, over all of them.
+        """Tally of the last model on the held-out samples of all clients.
 
-        With the model's predictions on unlabelled inputs of the target, `fedpals.shift.bbse` estimates T by it.
+        `fedpals.shift.bbse` estimates T from it and the model's predictions on unlabelled inputs of the target.
         """
-        return heldout.tally(self._ran("tally"))
+        return heldout.tally(self._started_session("tally"))
 
     def check(self) -> Homogeneity:
-        """Test whether clients differ by their labels alone, from their last tallies."""
-        return heldout.check(self._ran("check"), self.seed)
+        """Test, with the clients' last tallies, whether they differ by their labels alone."""
+        return heldout.check(self._started_session("check"), self.seed)
 
     def with_gaussian_head(self) -> tuple[ArrayRecord, Head]:
-        """Ask the participants for sums of features; return the model with the Gaussian head in its last layer.
+        """Ask the participants for sums of features; return the model with the Gaussian head as its last layer.
 
-        The head itself is needed only where no client has some label of the target: its ``stands_for`` then says
-        which outputs mean that label, and it maps features to logits that the arrays alone cannot yield.
+        The head itself is needed only if no client has some label of the target: its ``stands_for`` then says which
+        outputs mean that label, and it maps features to logits that the arrays alone cannot give.
         """
-        return heldout.with_gaussian_head(*self._asking("with_gaussian_head"))
+        return heldout.with_gaussian_head(*self._query_arguments("with_gaussian_head"))
 
     def with_recommended_layer(self) -> tuple[ArrayRecord, Head]:
-        """Return the model with the last layer to use: its own and the Gaussian head, calibrated and joined.
+        """Return the model with the recommended last layer: its own and the Gaussian head, calibrated and joined.
 
-        Participants are asked for what the Gaussian head needs, and for features and labels of the samples that they
-        hold out. The layer itself is needed where that of `with_gaussian_head` is.
+        Participants are asked for what the Gaussian head needs, and for features and labels of their held-out samples.
+        The layer itself is needed in the same case as the head of `with_gaussian_head`.
         """
-        return heldout.with_recommended_layer(*self._asking("with_recommended_layer"))
+        return heldout.with_recommended_layer(*self._query_arguments("with_recommended_layer"))
 
-    def _asking(self, what: str) -> tuple[Session, list[int], str]:
-        """Return the session, the participants of the last round, and what messages to them call arrays."""
-        session = self._ran(what)
+    def _query_arguments(self, caller: str) -> tuple[Session, list[int], str]:
+        """Return the session, the participants of the last round, and the key of the arrays in messages."""
+        session = self._started_session(caller)
         assert session.grid is not None
-        attendance.wait_for_nodes(session, session.grid, what, self.min_available_nodes, self.wait)
+        attendance.wait_for_nodes(session, session.grid, caller, self.min_available_nodes, self.wait)
         rows = session.admit(self._build).participants(session.state.round, session.roster.present)
         return session, rows.tolist(), self.arrayrecord_key
 
     def summary(self) -> None:
-        """Log what the strategy does."""
+        """Log the settings of the strategy."""
         _log.info("\t├──> Method: %s (client rule %s, weighting %s)", *self._names())
         super().summary()
 
@@ -163,42 +163,43 @@ class LabelAware(strategy.FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the rounds up to ``num_rounds``, from the checkpoint on where there is one."""
+        """Run the rounds up to ``num_rounds``; continue from the checkpoint if there is one."""
         session = self._session = self._begin(initial_arrays, timeout)
         session.grid = grid
-        done, arrays = session.state.round, session.layout.record(session.state.vector)
-        if done:
-            _log.info("%s: continues after round %d", self.checkpoint, done)
-        shifted = (
-            None if evaluate_fn is None else lambda number, now: evaluate_fn(done + number, session.evaluated(now))
-        )
-        result = super().start(grid, arrays, max(0, num_rounds - done), timeout, train_config, evaluate_config, shifted)
-        for told in (
+        first, arrays = session.state.round, session.layout.record(session.state.vector)
+        if first:
+            _log.info("%s: continue after round %d", self.checkpoint, first)
+        evaluate = None if evaluate_fn is None else lambda i, arrays: evaluate_fn(first + i, session.evaluated(arrays))
+        rounds = max(0, num_rounds - first)
+        result = super().start(grid, arrays, rounds, timeout, train_config, evaluate_config, evaluate)
+        for history in (
             result.train_metrics_clientapp,
             result.evaluate_metrics_clientapp,
             result.evaluate_metrics_serverapp,
         ):
-            numbered = {done + number: metrics for number, metrics in told.items()}
-            told.clear()
-            told.update(numbered)
+            metrics_by_round = {first + i: metrics for i, metrics in history.items()}
+            history.clear()
+            history.update(metrics_by_round)
         result.arrays = session.model
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Wait for enough nodes, draw the participants, and address those that have weight."""
-        del server_round  # counted from the checkpoint on; the state knows the number
+        """Wait for enough nodes, draw the participants, and send training messages to those with a positive weight."""
+        del server_round  # it starts at 1 after a checkpoint; the state has the round's number
         session = self._session = self._session or replace(self._begin(arrays, None), wrapped=True)
         if session.wrapped and (self.server_momentum or self.averaging):
             raise InputError(
-                "server_momentum and averaging know models without a wrapper's noise; leave out the wrapper"
+                "server_momentum and averaging keep models without the wrapper's noise; leave out the wrapper"
             )
         number = session.state.round + 1
         try:
             session.state.vector = session.layout.vector(arrays)
-        except Refused as why:
-            raise InputError(f"round {number}: the global arrays are not those of the first round: {why}") from None
+        except Refused as refusal:
+            raise InputError(
+                f"round {number}: the global arrays differ from those of the first round: {refusal}"
+            ) from None
         attendance.wait_for_nodes(session, grid, f"round {number}", self.min_available_nodes, self.wait)
         server = session.admit(self._build)
         session.grid, session.arrays = grid, arrays
@@ -211,39 +212,39 @@ class LabelAware(strategy.FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Refuse what cannot be used, weigh the rest afresh, and aggregate it."""
+        """Refuse updates that cannot be used, compute the weights of the others again, and aggregate them."""
         del server_round
         session = self._session
         assert session is not None
         assert session.server is not None, "configure_train comes first"
         assert session.grid is not None
         grid = session.grid
-        first: list[Message] | None = list(replies)
+        first_replies: list[Message] | None = list(replies)
         contents: dict[int, RecordDict] = {}
 
         def train(rows: Sequence[int]) -> Iterable[Update | str]:
-            nonlocal first
-            if first is None:  # participants who got weight through a refusal
-                first = list(grid.send_and_receive(self._jobs(session, rows), timeout=session.timeout))
-            answers, first = session.sort(rows, first), None
+            nonlocal first_replies
+            if first_replies is None:  # participants that have weight only since others were refused
+                first_replies = list(grid.send_and_receive(self._jobs(session, rows), timeout=session.timeout))
+            answers, first_replies = session.sort(rows, first_replies), None
             return [self._read(session, row, answers[row], contents) for row in rows]
 
         def losses(rows: Sequence[int]) -> Iterable[float]:
             record = RecordDict({self.arrayrecord_key: session.arrays})
             answers = session.ask(messages.LOSS, rows, record)
-            told = [math.nan if isinstance(a, str) else messages.read_loss(a) for a in answers.values()]
-            for row in (row for row, loss in zip(rows, told, strict=True) if not math.isfinite(loss)):
-                _log.warning("%s tells no loss; its share of AFL's mixture stays", session.name(row))
-            return told
+            values = [math.nan if isinstance(a, str) else messages.read_loss(a) for a in answers.values()]
+            for row in (row for row, loss in zip(rows, values, strict=True) if not math.isfinite(loss)):
+                _log.warning("%s sends no loss; its share of AFL's mixture stays the same", session.name(row))
+            return values
 
         try:
-            done = session.server.advance(session.participants, train, losses)
+            result = session.server.advance(session.participants, train, losses)
         except DivergedError as error:
             raise DivergedError(f"{error}; {self._remedy(session)}") from None
-        self.rounds.append(done)
-        metrics = self._report(session, done, contents)
-        if not session.wrapped:  # else clients would see the arrays without the wrapper's noise
-            metrics.update(heldout.estimate(session, done.participants.tolist(), self.arrayrecord_key))
+        self.rounds.append(result)
+        metrics = self._report(session, result, contents)
+        if not session.wrapped:  # otherwise clients would see the arrays without the wrapper's noise
+            metrics.update(heldout.estimate(session, result.participants.tolist(), self.arrayrecord_key))
         if self.checkpoint is not None:
             session.state.members = session.roster.members
             session.state.save(self.checkpoint)
@@ -252,33 +253,33 @@ class LabelAware(strategy.FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the nodes to evaluate at, in a bounded time and with an addressed generator."""
+        """Wait for enough nodes, and draw those to evaluate at; the draw depends on seed and round only."""
         if self.fraction_evaluate == 0.0 or self._session is None:
             return []
         number = self._session.state.round if self._session.state.round else server_round
-        when = f"evaluation of round {number}"
-        attendance.wait_for_nodes(self._session, grid, when, self.min_available_nodes, self.wait)
+        stage = f"evaluation of round {number}"
+        attendance.wait_for_nodes(self._session, grid, stage, self.min_available_nodes, self.wait)
         nodes = np.array([self._session.node(row) for row in self._session.roster.present.tolist()], dtype=object)
         count = min(len(nodes), max(self.min_evaluate_nodes, int(self.fraction_evaluate * len(nodes))))
-        chosen = np.sort(generator(self.seed, "evaluated", number).choice(len(nodes), count, replace=False))
+        indices = np.sort(generator(self.seed, "evaluated", number).choice(len(nodes), count, replace=False))
         record = RecordDict(
             {
                 self.arrayrecord_key: self._session.evaluated(arrays),
                 self.configrecord_key: ConfigRecord({**config, "server-round": number}),
             }
         )
-        return [_message(record, MessageType.EVALUATE, node) for node in nodes[chosen]]
+        return [_message(record, MessageType.EVALUATE, node) for node in nodes[indices]]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the metrics; replies that do not fit together are no reason to end the run."""
+        """Average the metrics; only warn if the replies are inconsistent."""
         try:
             return super().aggregate_evaluate(server_round, replies)
         except (InconsistentMessageReplies, ArithmeticError, ValueError, TypeError) as error:
-            _log.warning("round %d: the metrics of evaluation cannot be averaged: %s", server_round, error)
+            _log.warning("round %d: the evaluation metrics cannot be averaged: %s", server_round, error)
             return None
 
     def _build(self, counts: LabelCounts) -> Server:
-        """Return the server of a run; without a target the clients' pooled marginal stands for it."""
+        """Return the server of a run; without a target, T is the clients' pooled marginal."""
         assert self._session is not None
         pooled = np.asarray(counts.sizes @ counts.marginals / counts.total)
         return Server(
@@ -307,10 +308,10 @@ class LabelAware(strategy.FedAvg):
         }
         if self.checkpoint is not None and self.checkpoint.is_file():
             state = FlowerState.load(self.checkpoint)
-            if differs := [key for key, value in settings.items() if state.settings.get(key) != value]:
+            if differences := [key for key, value in settings.items() if state.settings.get(key) != value]:
                 raise InputError(
-                    f"{self.checkpoint}: belongs to a run with another {differs[0]} "
-                    f"({state.settings.get(differs[0])}); choose another file, or delete it to start afresh"
+                    f"{self.checkpoint}: belongs to a run with another {differences[0]} "
+                    f"({state.settings.get(differences[0])}); choose another file, or delete it to start again"
                 )
         else:
             state = FlowerState(0, layout.vector(arrays), settings=settings)
@@ -318,7 +319,7 @@ class LabelAware(strategy.FedAvg):
         return Session(layout, state, Roster(labels, self.max_samples, state.members), timeout)
 
     def _jobs(self, session: Session, rows: Iterable[int]) -> list[Message]:
-        """Return the training messages of clients; they share all records but the rule's vector of the client."""
+        """Return the training messages of clients; they share all records except the rule's vector for the client."""
         rule, state = self.method.rule, session.state
         shared = RecordDict(
             {
@@ -327,12 +328,12 @@ class LabelAware(strategy.FedAvg):
                 **messages.job(rule, state.server, None),
             }
         )
-        sent = []
+        jobs = []
         for row in rows:
             vector = state.clients.get(row)
             record = shared if vector is None else RecordDict({**shared, **messages.job(rule, None, vector)})
-            sent.append(_message(record, MessageType.TRAIN, session.node(row)))
-        return sent
+            jobs.append(_message(record, MessageType.TRAIN, session.node(row)))
+        return jobs
 
     def _read(
         self, session: Session, row: int, answer: RecordDict | str, contents: dict[int, RecordDict]
@@ -344,30 +345,32 @@ class LabelAware(strategy.FedAvg):
             if messages.repeats_labelcounts(answer):
                 session.roster.unchanged(row, messages.read_labelcounts(answer).counts)
             update = messages.read_update(answer, session.layout, self.method.rule)
-        except Refused as why:
-            return str(why)
+        except Refused as refusal:
+            return str(refusal)
         contents[row] = answer
         return update
 
-    def _report(self, session: Session, done: Round, contents: Mapping[int, RecordDict]) -> MetricRecord:
-        """Log the round and return its metrics: the clients' own, weighed as their arrays, and ours."""
-        ours = reporting.log_round(session, done)
-        used = {row: a for row, a in zip(done.participants.tolist(), done.alpha.tolist(), strict=True) if a > 0}
-        replies, alpha = [contents[row] for row in used], list(used.values())
+    def _report(self, session: Session, result: Round, contents: Mapping[int, RecordDict]) -> MetricRecord:
+        """Log the round; return the clients' metrics, averaged with the weights of their arrays, and the server's."""
+        server_metrics = reporting.log_round(session, result)
+        weights = {row: a for row, a in zip(result.participants.tolist(), result.alpha.tolist(), strict=True) if a > 0}
+        replies, alpha = [contents[row] for row in weights], list(weights.values())
         if self._averages_metrics:
-            return MetricRecord({**self.train_metrics_aggr_fn(replies, self.weighted_by_key), **ours})
-        return MetricRecord({**reporting.average_metrics(replies, alpha, leave_out=self.weighted_by_key), **ours})
+            client_metrics = dict(self.train_metrics_aggr_fn(replies, self.weighted_by_key))
+        else:
+            client_metrics = dict(reporting.average_metrics(replies, alpha, leave_out=self.weighted_by_key))
+        return MetricRecord({**client_metrics, **server_metrics})
 
     def _remedy(self, session: Session) -> str:
-        within = "" if session.timeout is None else f" of {session.timeout:g} s"
-        kept = (
+        timeout = "" if session.timeout is None else f" of {session.timeout:g} s"
+        state = (
             "" if self.checkpoint is None else f". The state after round {session.state.round} is in {self.checkpoint}"
         )
-        return f"if clients are late raise the timeout{within}; if they diverge lower their learning rate{kept}"
+        return f"if clients are late, raise the timeout{timeout}; if they diverge, lower their learning rate{state}"
 
-    def _ran(self, what: str) -> Session:
+    def _started_session(self, caller: str) -> Session:
         if self._session is None or not self._session.state.round:
-            raise InputError(f"{what} is known after the first round")
+            raise InputError(f"{caller} is available after the first round; call start first")
         return self._session
 
     def _names(self) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""One run of a strategy: the state that a checkpoint keeps, and who is there to talk to."""
+"""One run of a strategy: the state that a checkpoint stores, and the connection to the clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpals.shift import Tally
 
 @dataclass(frozen=True, eq=False)
 class BestModel:
-    """The round whose model is worth most in the target, as the clients' tallies estimate it."""
+    """The round with the highest target accuracy, as estimated from the clients' tallies, and its model."""
 
     round: int
     score: float
@@ -30,17 +30,17 @@ class BestModel:
 
 @dataclass(eq=False)
 class FlowerState(ServerState):
-    """The server's state, who its clients are, and what they said of its models."""
+    """The server's state, its clients, and their tallies of its models."""
 
     members: list[Member] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
-    """What a run must have in common with one that it continues."""
+    """Settings that must be the same when a run is continued."""
     best: BestModel | None = None
     tallies: dict[int, Tally] = field(default_factory=dict)
-    """The last ones, by row."""
+    """Last tally of each client, by row."""
 
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Add clients, settings and what tallies said to the server's state."""
+        """Add clients, settings, tallies and the best model to the server's state."""
         tensors, facts = super().parts()
         facts |= {
             "clients": [asdict(m) for m in self.members],
@@ -54,7 +54,7 @@ class FlowerState(ServerState):
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
-        """Put a state together from its parts."""
+        """Build a state from its parts."""
         state = super().of(tensors, facts)
         state.members = [Member(**{**m, "counts": tuple(m["counts"])}) for m in facts["clients"]]
         state.settings = facts["settings"]
@@ -78,49 +78,49 @@ class Session:
     config: ConfigRecord = field(default_factory=ConfigRecord)
     participants: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     wrapped: bool = False
-    """Whether another strategy runs the rounds, such as Flower's for privacy, and changes what clients get to see."""
+    """Whether another strategy, such as Flower's for privacy, wraps this one and changes what clients see."""
 
     @property
     def model(self) -> ArrayRecord:
-        """The arrays that are worth most: the running mean where there is one, else the last."""
+        """The arrays to use: the running mean if there is one, otherwise the last arrays."""
         return self.layout.record(self.state.model)
 
     def evaluated(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return the running mean where there is one, else the ``arrays`` of the round."""
+        """Return the running mean if there is one, otherwise the ``arrays`` of the round."""
         return arrays if self.state.average is None else self.model
 
     def admit(self, build: Callable[[LabelCounts], Server]) -> Server:
-        """Return the server, which knows all clients of the roster; ``build`` makes it when the first are known."""
+        """Return the server, updated with all clients of the roster; ``build`` creates it at the first call."""
         if self.server is None:
             self.server = build(self.roster.counts)
-            self.server.admit(self.roster.counts)  # a resumed run may have newcomers already
+            self.server.admit(self.roster.counts)  # a resumed run may already have new clients
         elif self.server.counts.shape[0] < len(self.roster.members):
             self.server.admit(self.roster.counts)
         return self.server
 
     def node(self, row: int) -> int:
-        """Return the node that holds a row."""
+        """Return the node of a row."""
         return self.roster.members[row].node
 
     def name(self, row: int) -> str:
-        """Name a client in the log."""
+        """Return a client's name for the log."""
         member = self.roster.members[row]
         return f"node {member.node}" if member.number is None else f"client {member.number} (node {member.node})"
 
     def ask(self, question: str, rows: Sequence[int], record: RecordDict) -> dict[int, RecordDict | str]:
-        """Send clients a question; return the answer of every row, or why there is none."""
+        """Send a question to clients; return the answer of every row, or the reason why there is none."""
         assert self.grid is not None
-        asked = [Message(content=record, message_type=question, dst_node_id=self.node(row)) for row in rows]
-        return self.sort(rows, self.grid.send_and_receive(asked, timeout=self.timeout))
+        requests = [Message(content=record, message_type=question, dst_node_id=self.node(row)) for row in rows]
+        return self.sort(rows, self.grid.send_and_receive(requests, timeout=self.timeout))
 
     def sort(self, rows: Sequence[int], replies: Iterable[Message]) -> dict[int, RecordDict | str]:
-        """Return the answer of every row, or why there is none.
+        """Return the answer of every row, or the reason why there is none.
 
-        Flower reports the loss of a node in its own name, so lost nodes are those without any reply.
+        Flower reports a lost node under its own id, so lost nodes are those without any reply.
         """
-        received: dict[int, RecordDict | str] = {}
+        answers: dict[int, RecordDict | str] = {}
         for reply in replies:
             answer = reply.content if reply.has_content() else f"error: {reply.error.reason}"
-            received.setdefault(reply.metadata.src_node_id, answer)
-        late = "no reply" if self.timeout is None else f"no reply within {self.timeout:g} s, or the node was lost"
-        return {row: received.get(self.node(row), late) for row in rows}
+            answers.setdefault(reply.metadata.src_node_id, answer)
+        no_reply = "no reply" if self.timeout is None else f"no reply within {self.timeout:g} s, or the node was lost"
+        return {row: answers.get(self.node(row), no_reply) for row in rows}

@@ -1,4 +1,4 @@
-"""What is known about labels: the clients' counts, the target's marginal, their CSV files, and private counts."""
+"""Labels: the clients' counts, the target's marginal, their CSV files, and private counts."""
 
 from fedpals.labels.counts import Indices, LabelCounts, Matrix, Vector, row_blocks
 from fedpals.labels.target import as_target, match

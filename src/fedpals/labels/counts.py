@@ -1,6 +1,6 @@
 """Label counts of clients, validated once and then trusted.
 
-``counts`` is an M×K table of non-negative integers, a client per row and a label per column. From
+``counts`` is an M×K table of non-negative integers, one client per row and one label per column. From
 it follow ``sizes`` n_i (row sums) and ``marginals`` S = table / sizes, the S_i(Y) of the paper.
 """
 
@@ -28,7 +28,7 @@ _BLOCK = 1 << 17
 
 
 def row_blocks(rows: int, columns: int, entries: int = _BLOCK) -> Iterator[slice]:
-    """Cut ``rows`` into slices whose blocks of ``columns`` entries a row have up to ``entries`` in all."""
+    """Split ``rows`` into slices so that a block, with ``columns`` entries per row, has at most ``entries`` entries."""
     step = max(1, entries // max(1, columns))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
@@ -38,14 +38,14 @@ def row_blocks(rows: int, columns: int, entries: int = _BLOCK) -> Iterator[slice
 class LabelCounts:
     """The label counts of M clients over K labels: what the server knows about its clients.
 
-    Make one with `LabelCounts.of`, which validates. A client without samples has size 0 and a
+    Create one with `LabelCounts.of`, which validates the counts. A client without samples has size 0 and a
     marginal of zeros.
     """
 
     table: Matrix
-    """The counts, M×K, float64: dense, or scipy CSR where they came sparse."""
+    """Counts, M×K, float64: dense, or scipy CSR if they were given sparse."""
     sizes: Vector
-    """n_i, M samples per client."""
+    """(M,) n_i, the number of samples of each client."""
     clients: tuple[str, ...] | None = None
     labels: tuple[str, ...] | None = None
 
@@ -62,8 +62,8 @@ class LabelCounts:
         Raises
         ------
         InputError
-            Naming row, label and value, for negative, fractional, NaN or infinite counts, rows of
-            different lengths, no clients, or clients that are all empty.
+            For negative, fractional, NaN or infinite counts, rows of different lengths, no clients, or
+            only empty clients; names row, label and value.
 
         >>> LabelCounts.of([[3, 1], [0, 4]]).marginals.tolist()
         [[0.75, 0.25], [0.0, 1.0]]
@@ -72,7 +72,9 @@ class LabelCounts:
             return counts
         table: Any = counts if sparse.issparse(counts) else _as_array(counts)
         if table.ndim != 2:
-            raise InputError(f"counts must be a table with a client per row and a label per column, not {table.ndim}-D")
+            raise InputError(
+                f"counts must be a table with one client per row and one label per column, not {table.ndim}-D"
+            )
         rows, columns = table.shape
         if rows == 0 or columns == 0:
             raise InputError(f"counts is {rows}×{columns}: it needs at least one client and one label")
@@ -80,11 +82,11 @@ class LabelCounts:
         labels = _names(labels, columns, "label names", "column")
         try:
             table, sizes = _from_sparse(table) if sparse.issparse(table) else _from_dense(table)
-        except _BadCount as bad:
-            client = clients[bad.row] if clients else f"row {bad.row}"
-            label = labels[bad.column] if labels else f"column {bad.column}"
+        except _BadCount as error:
+            client = clients[error.row] if clients else f"row {error.row}"
+            label = labels[error.column] if labels else f"column {error.column}"
             raise InputError(
-                f"counts: client {client!r}, label {label!r}: {bad.value:g} {bad.reason}; "
+                f"counts: client {client!r}, label {label!r}: {error.value:g} {error.reason}; "
                 "label counts must be whole numbers ≥ 0"
             ) from None
         if not sizes.any():
@@ -93,7 +95,7 @@ class LabelCounts:
 
     @cached_property
     def marginals(self) -> Matrix:
-        """S, M×K, dense or sparse as the counts are: a second table of their size, made when first asked for."""
+        """S, M×K, dense or sparse as the counts are: a second table of their size, computed on first access."""
         sizes = np.maximum(self.sizes, 1.0)
         if isinstance(self.table, np.ndarray):
             return np.asarray(self.table / sizes[:, None])
@@ -109,19 +111,19 @@ class LabelCounts:
 
     @property
     def total(self) -> float:
-        """N, the samples of all clients."""
+        """N, the number of samples of all clients."""
         return float(self.sizes.sum())
 
     def client(self, row: int) -> str:
-        """Name of a client, or its row where the clients have no names."""
+        """Return the name of a client, or its row if clients have no names."""
         return self.clients[row] if self.clients else f"row {row}"
 
     def label(self, column: int) -> str:
-        """Name of a label, or its column where the labels have no names."""
+        """Return the name of a label, or its column if labels have no names."""
         return self.labels[column] if self.labels else f"column {column}"
 
     def subset(self, participants: npt.ArrayLike) -> LabelCounts:
-        """Keep the clients of one round; their weights are then solved afresh, over them alone."""
+        """Return the counts of one round's participants; weights are then solved for these clients alone."""
         rows = np.asarray(participants)
         if rows.dtype != np.bool_ and rows.size and not np.issubdtype(rows.dtype, np.integer):
             raise InputError(f"participants must be row numbers or a mask, not {rows.dtype}")
@@ -143,7 +145,7 @@ class LabelCounts:
 
 
 class _BadCount(Exception):  # noqa: N818 -- never leaves this module
-    """A count that is none, before the names of its row and column are known."""
+    """An invalid count, raised where the names of its row and column are not available."""
 
     def __init__(self, row: int, column: int, value: float) -> None:
         self.row, self.column, self.value = row, column, value
@@ -152,30 +154,30 @@ class _BadCount(Exception):  # noqa: N818 -- never leaves this module
 
 
 def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
-    """Table and sizes, block by block: one pass over the counts, one copy of them."""
+    """Return table and sizes, computed block by block: one pass over the counts, one copy of them."""
     rows, columns = counts.shape
-    # A column at a time is how the solver reads a tall table.
+    # The solver reads a tall table column by column.
     table = np.empty((rows, columns), order="F" if rows > 512 * columns else "C")
-    # Read as unsigned, a negative number is 2⁶³ or more, which its client's size gives away: no look at each is needed.
-    unsigned = counts.dtype == np.int64
-    readable = counts.view(np.uint64) if unsigned else counts
-    whole = counts.dtype.kind in "bui"
+    # Viewed as unsigned, a negative count is at least 2⁶³, which shows in the client's size: no check of each count.
+    is_int64 = counts.dtype == np.int64
+    source = counts.view(np.uint64) if is_int64 else counts
+    is_integer = counts.dtype.kind in "bui"
     for block in row_blocks(rows, columns):
         part = table[block]
-        part[...] = readable[block]
-        if unsigned:
+        part[...] = source[block]
+        if is_int64:
             continue
-        if not (part.min() >= 0 and (whole or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
-            raise _first_bad(part, block.start)
+        if not (part.min() >= 0 and (is_integer or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
+            raise _first_invalid(part, block.start)
     sizes = table @ np.ones(columns)
-    if unsigned and sizes.max() >= 2.0**63 and counts.min() < 0:
-        raise _first_bad(counts.astype(np.float64))
+    if is_int64 and sizes.max() >= 2.0**63 and counts.min() < 0:
+        raise _first_invalid(counts.astype(np.float64))
     return table, sizes
 
 
-def _first_bad(values: Vector, start: int = 0) -> _BadCount:
-    """Return the first of ``values`` that is no count; its rows are counted from ``start``."""
-    row, column = divmod(int(np.argmax(_not_counts(values))), values.shape[1])
+def _first_invalid(values: Vector, start: int = 0) -> _BadCount:
+    """Return the first of ``values`` that is not a valid count; rows are numbered from ``start``."""
+    row, column = divmod(int(np.argmax(_is_invalid(values))), values.shape[1])
     return _BadCount(start + row, column, float(values[row, column]))
 
 
@@ -183,15 +185,15 @@ def _from_sparse(counts: Any) -> tuple[sparse.csr_array, Vector]:
     table = sparse.csr_array(counts, dtype=np.float64, copy=True)
     table.sum_duplicates()
     data = table.data
-    wrong = _not_counts(data)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        row = int(np.searchsorted(table.indptr, at, side="right")) - 1
-        raise _BadCount(row, int(table.indices[at]), float(data[at]))
+    invalid = _is_invalid(data)
+    if invalid.any():
+        index = int(np.argmax(invalid))
+        row = int(np.searchsorted(table.indptr, index, side="right")) - 1
+        raise _BadCount(row, int(table.indices[index]), float(data[index]))
     return table, np.asarray(table @ np.ones(table.shape[1]))
 
 
-def _not_counts(values: Vector) -> npt.NDArray[np.bool_]:
+def _is_invalid(values: Vector) -> npt.NDArray[np.bool_]:
     return np.asarray(~((values >= 0) & np.isfinite(values) & (values == np.floor(values))))
 
 
@@ -217,6 +219,6 @@ def _names(names: Sequence[str] | None, expected: int, what: str, unit: str) -> 
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InputError(f"{what}: {name!r} stands twice; every {unit} needs its own name")
+            raise InputError(f"{what}: {name!r} occurs twice; every {unit} needs its own name")
         seen.add(name)
     return tuple(names)

@@ -12,13 +12,13 @@ from fedpals.errors import InputError
 from fedpals.labels.counts import LabelCounts, Vector
 
 _SUM_TOLERANCE = 1e-6
-"""How far probabilities may miss 1 when nothing is known about how they were rounded."""
+"""Largest difference of the sum of probabilities from 1, unless given."""
 
 
 def as_target(target: npt.ArrayLike, counts: LabelCounts, *, tolerance: float = _SUM_TOLERANCE) -> Vector:
-    """Validate T against ``counts`` and divide out the rounding of its sum.
+    """Validate T against ``counts`` and normalise it.
 
-    ``tolerance`` is how far the sum may be from 1 before it is no longer rounding.
+    ``tolerance`` is the largest difference of its sum from 1 that counts as rounding.
     """
     _, columns = counts.shape
     try:
@@ -30,8 +30,8 @@ def as_target(target: npt.ArrayLike, counts: LabelCounts, *, tolerance: float = 
             f"target has shape {values.shape} but the clients have {columns} labels; it needs one probability per label"
         )
     if not (values.min() >= 0 and values.max() < math.inf):
-        at = int(np.argmax(~(np.isfinite(values) & (values >= 0))))
-        raise InputError(f"target: label {counts.label(at)!r}: {values[at]:g} is not a probability")
+        index = int(np.argmax(~(np.isfinite(values) & (values >= 0))))
+        raise InputError(f"target: label {counts.label(index)!r}: {values[index]:g} is not a probability")
     total = float(values.sum())
     if abs(total - 1.0) > tolerance:
         raise InputError(f"target sums to {total:.9g}, not 1; divide it by its sum if it holds counts")
@@ -45,9 +45,9 @@ def match(
     missing_is_zero: bool = False,
     tolerance: float = _SUM_TOLERANCE,
 ) -> tuple[LabelCounts, Vector]:
-    """Bring counts and target onto the same labels, by name where ``target`` is a mapping.
+    """Align counts and target on the same labels, by name if ``target`` is a mapping.
 
-    A label of the target that no client has becomes a column of zeros, hence uncovered. A label of
+    A label of the target that no client has becomes a column of zeros, so T is not covered. A label of
     the clients that the target does not name is an error unless ``missing_is_zero``.
     """
     if not isinstance(target, Mapping):
@@ -61,8 +61,8 @@ def match(
             + (f" (nor {len(missing) - 1} more)" if len(missing) > 1 else "")
             + "; say that missing labels mean 0, or add them"
         )
-    known = set(counts.labels)
-    if absent := [label for label in target if label not in known]:
+    client_labels = set(counts.labels)
+    if absent := [label for label in target if label not in client_labels]:
         counts = counts.with_labels(absent)
     values = [target.get(label, 0.0) for label in counts.labels or ()]
     return counts, as_target(values, counts, tolerance=tolerance)

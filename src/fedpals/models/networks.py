@@ -175,8 +175,19 @@ def _fine_tuned(
     return FineTuned(OrderedDict(backbone=network, head=top))
 
 
+def _from_zero(
+    layers: Layers, shape: Shape, classes: int, generator: torch.Generator, weights: Path | None
+) -> nn.Module:
+    """Build a network all of whose parameters are 0: what nothing was learnt about has no say."""
+    network = _fresh(layers, shape, classes, generator, weights)
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    return network
+
+
 MODELS: Mapping[str, Builder] = {
     "logistic": partial(_fresh, logistic),
+    "linear": partial(_from_zero, logistic),
     "mlp": partial(_fresh, mlp),
     "cnn": partial(_fresh, cnn),
     "head": partial(_fresh, head),

@@ -11,7 +11,7 @@ from queue import Empty
 from typing import Any, Protocol
 
 from fedpals.simulation.computing import Event, SweepSettings, compute
-from fedpals.simulation.pools import ignore_interrupts
+from fedpals.simulation.processes import ignore_interrupts, pack, unpack, without_main
 from fedpals.simulation.run import Run
 
 
@@ -26,8 +26,8 @@ class Computed:
 class Executor(Protocol):
     """Computes runs, several at a time."""
 
-    def submit(self, position: int, run: Run) -> Future[Computed]:
-        """Compute a run as soon as there is room."""
+    def submit(self, position: int) -> Future[Computed]:
+        """Compute the run of a position as soon as there is room."""
 
     def news(self) -> Iterable[Event]:
         """Return what happened since it was last asked."""
@@ -36,20 +36,22 @@ class Executor(Protocol):
         """Let the rounds under way end, and begin no other."""
 
 
-def executor(settings: SweepSettings, runs: int) -> AbstractContextManager[Executor]:
-    """Return what the settings ask for, for so many runs."""
+def executor(settings: SweepSettings, runs: Mapping[int, Run]) -> AbstractContextManager[Executor]:
+    """Return what the settings ask for, for runs by position."""
     if not settings.ray:
         return _in_processes(settings, runs)
     from fedpals.simulation.ray_cluster import on_ray
 
-    return on_ray(settings, settings.ray)
+    return on_ray(settings, settings.ray, runs)
 
 
 @contextmanager
-def _in_processes(settings: SweepSettings, runs: int) -> Iterator[Executor]:
+def _in_processes(settings: SweepSettings, runs: Mapping[int, Run]) -> Iterator[Executor]:
     context = get_context("spawn")
     events, stop = context.Queue(), context.Event()
-    pool = ProcessPoolExecutor(min(settings.workers, runs), context, _start_process, (events, stop))
+    # The data of all runs travel once to each process, not once with every run.
+    arguments = events, stop, pack(dict(runs))
+    pool = ProcessPoolExecutor(min(settings.workers, len(runs)), context, _start_process, arguments)
     try:
         yield _Processes(replace(settings, workers=1), pool, events, stop)
     finally:
@@ -66,8 +68,9 @@ class _Processes:
     events: Any
     flag: Any
 
-    def submit(self, position: int, run: Run) -> Future[Computed]:
-        return self.pool.submit(_compute_in_process, position, run, self.settings)
+    def submit(self, position: int) -> Future[Computed]:
+        with without_main():
+            return self.pool.submit(_compute_in_process, position, self.settings)
 
     def news(self) -> Iterator[Event]:
         while True:
@@ -82,15 +85,16 @@ class _Processes:
 
 _events: Any = None
 _flag: Any = None
+_runs: Mapping[int, Run] = {}
 """Of a process of `_Processes`."""
 
 
-def _start_process(events: Any, flag: Any) -> None:
-    global _events, _flag
+def _start_process(events: Any, flag: Any, runs: bytes) -> None:
+    global _events, _flag, _runs
     ignore_interrupts()
     events.cancel_join_thread()  # a process may end before the last of its news is read
-    _events, _flag = events, flag
+    _events, _flag, _runs = events, flag, unpack(runs)
 
 
-def _compute_in_process(position: int, run: Run, settings: SweepSettings) -> Computed:
-    return Computed(compute(position, run, settings, notify=_events.put, stop=_flag.is_set))
+def _compute_in_process(position: int, settings: SweepSettings) -> Computed:
+    return Computed(compute(position, _runs[position], settings, notify=_events.put, stop=_flag.is_set))

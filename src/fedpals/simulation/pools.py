@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from fedpals.engine.client import Update
+from fedpals.simulation.processes import ignore_interrupts, pack, unpack, without_main
 from fedpals.simulation.run import Run
 from fedpals.simulation.worker import Job, Worker
 
@@ -44,7 +44,7 @@ class ProcessPool:
     """Several processes, each with a worker of its own; for a single run with many clients a round."""
 
     def __init__(self, run: Run, processes: int, data_folder: Path | None = None, device: str = "cpu") -> None:
-        arguments = run, data_folder, device
+        arguments = pack(run), data_folder, device
         self._executor = ProcessPoolExecutor(processes, get_context("spawn"), _start_process, arguments)
 
     def __enter__(self) -> Self:
@@ -55,26 +55,23 @@ class ProcessPool:
 
     def train(self, jobs: Sequence[Job]) -> Iterable[Update]:
         """Train clients, several at a time."""
-        return self._executor.map(_train_in_process, jobs)
+        with without_main():
+            return self._executor.map(_train_in_process, jobs)
 
     def losses(self, jobs: Sequence[Job]) -> Iterable[float]:
         """Evaluate clients, several at a time."""
-        return self._executor.map(_loss_in_process, jobs)
+        with without_main():
+            return self._executor.map(_loss_in_process, jobs)
 
 
 _worker: Worker | None = None
 """The worker of a process of a `ProcessPool`."""
 
 
-def _start_process(run: Run, data_folder: Path | None, device: str) -> None:
+def _start_process(run: bytes, data_folder: Path | None, device: str) -> None:
     global _worker
     ignore_interrupts()
-    _worker = Worker(run, data_folder, device)
-
-
-def ignore_interrupts() -> None:
-    """Leave Ctrl-C to the parent process, which ends the round in order."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _worker = Worker(unpack(run), data_folder, device)
 
 
 def _train_in_process(job: Job) -> Update:

@@ -25,7 +25,7 @@ _ANSWER_SECONDS = 30.0
 
 
 @contextmanager
-def on_ray(settings: SweepSettings, address: str) -> Iterator[Executor]:
+def on_ray(settings: SweepSettings, address: str, runs: Mapping[int, Run]) -> Iterator[Executor]:
     _check(address)
     import ray
 
@@ -33,7 +33,7 @@ def on_ray(settings: SweepSettings, address: str) -> Iterator[Executor]:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     try:
         folder = settings.data_folder.absolute() if settings.data_folder else None
-        yield _Ray(replace(settings, workers=1, ray=None, data_folder=folder), _board())
+        yield _Ray(replace(settings, workers=1, ray=None, data_folder=folder), _board(), runs)
     finally:
         ray.shutdown()
 
@@ -69,10 +69,12 @@ class _Ray:
 
     settings: SweepSettings
     board: Any
+    runs: Mapping[int, Run]
 
-    def submit(self, position: int, run: Run) -> Future[Computed]:
+    def submit(self, position: int) -> Future[Computed]:
         import ray
 
+        run = self.runs[position]
         record = Record(run, self.settings.out)
         files = record.pack() if self.settings.resume and record.unfinished else {}
         task = ray.remote(num_cpus=1, num_gpus=int(self.settings.device != "cpu"))(_compute_away)

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from fedpals.config import to_toml
-from fedpals.engine.metrics import Metrics, Scores
+from fedpals.engine.metrics import HeldOutMetrics, Metrics, Scores
 from fedpals.engine.round import Refusal
 from fedpals.errors import InputError
 from fedpals.files import replacing
@@ -127,12 +127,15 @@ class ServerView:
 
 @dataclass(frozen=True)
 class SelectedRound:
-    """A round that some rule selected, and what it is worth on test data of the target, where there are any."""
+    """A round that some rule selected, and what it is worth."""
 
     round: int
     score: float
     """What it was selected by."""
     test: Metrics | None = None
+    """On test data of the target, where there are any."""
+    clients: HeldOutMetrics | None = None
+    """As the samples that clients held out estimate it, where they did."""
 
 
 @dataclass(frozen=True)

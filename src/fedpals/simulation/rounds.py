@@ -130,7 +130,7 @@ class Simulation:
             evaluation = Evaluation.of(correction, rule)
             if score > state.best.setdefault(evaluation, BestRound()).score:
                 vector = state.model.clone() if rule is self.saved_by else None
-                state.best[evaluation] = BestRound(state.round, score, scores.test, vector, calibration)
+                state.best[evaluation] = BestRound(state.round, score, scores, vector, calibration)
 
     def _estimate_target(self, logits: Outputs) -> None:
         """Learn T from the target's validation inputs, not their labels; keep the last T where they do not tell."""
@@ -190,8 +190,8 @@ class Simulation:
         if correction is Correction.RECOMMENDED:  # which exists only where clients hold samples out
             score = scores.by(SelectedBy.ESTIMATE)
             assert score is not None
-            return {Evaluation.RECOMMENDED: SelectedRound(number, score, scores.test)}
+            return {Evaluation.RECOMMENDED: SelectedRound(number, score, scores.test, scores.clients)}
         for rule in (SelectedBy.VALIDATION, SelectedBy.ESTIMATE):
             if (score := scores.by(rule)) is not None:
-                worth[Evaluation.of(correction, rule)] = SelectedRound(number, score, scores.test)
+                worth[Evaluation.of(correction, rule)] = SelectedRound(number, score, scores.test, scores.clients)
         return worth

@@ -38,7 +38,7 @@ class Network(Settings):
     """What is trained: a network, and perhaps a frozen one before it."""
 
     model: str | None = Field(default=None, json_schema_extra=unset("what suits the data"))
-    """logistic, mlp, cnn, head, a backbone to be fine-tuned, or your own package.module:function."""
+    """logistic, linear (the same from zero), mlp, cnn, head, a backbone to be fine-tuned, or your own package.module:function."""
     backbone: Literal["mobilenet_v2", "mobilenet_v2_blocks", "resnet50", "resnet50_blocks"] | None = Field(
         default=None, json_schema_extra=unset("none, but for PACS and iWildCam")
     )
@@ -79,10 +79,10 @@ class Network(Settings):
 
 
 def _suitable_model(task: str) -> str | None:
-    """Return the network for a user's file: logistic regression for tables; None for images."""
+    """Return the network for a user's file: logistic regression from zero for tables; None for images."""
     path = Path(task).expanduser()
     table = path.suffix in {".csv", ".tsv"} or (path.suffix == ".npz" and path.is_file() and holds_vectors(path))
-    return "logistic" if table else None
+    return "linear" if table else None
 
 
 def _module_digest(module: str) -> str | None:
@@ -239,6 +239,9 @@ class Run:
     def digest(self) -> str:
         """Eight hexadecimal digits that differ whenever anything in the configuration does."""
         return hashlib.sha256(json.dumps(self.keys(), sort_keys=True).encode()).hexdigest()[:8]
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
     @property
     def folder(self) -> Path:

@@ -82,7 +82,7 @@ def _finish(record: Record, simulation: Simulation, *, diverged: bool) -> None:
     record.write_server_view(server_view(simulation.server, federation, simulation.run.knowledge, record.weights()))
     last = LastModel() if diverged else simulation.last_model()
     _save_models(record, simulation, last)
-    best = {name: SelectedRound(b.round, b.score, b.test) for name, b in state.best.items()}
+    best = {name: SelectedRound(b.round, b.score, b.scores.test, b.scores.clients) for name, b in state.best.items()}
     coverage = federation.coverage
     record.write_result(
         Result(
@@ -117,6 +117,7 @@ def _save_models(record: Record, simulation: Simulation, last: LastModel) -> Non
             model=run.network.model or "cnn",
             backbone=run.network.backbone,
             image_size=run.network.image_size,
+            columns=dataset.columns,
         )
         TargetModel(with_last_layer(model, vector, use), facts, use, dataset.scaling).save(record.model(correction))
 

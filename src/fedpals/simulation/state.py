@@ -7,22 +7,25 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
-from fedpals.engine.metrics import Metrics
+from fedpals.engine.metrics import Scores
 from fedpals.engine.state import ServerState
 from fedpals.labels import Vector
 from fedpals.shift.calibration import Calibration
 from fedpals.shift.evaluation import Evaluation
 
+_SCORES = TypeAdapter(Scores)
+
 
 @dataclass(eq=False)
 class BestRound:
-    """The best round so far by some rule, and what it is worth on the test set, where there is one."""
+    """The best round so far by some rule, and what it is worth."""
 
     round: int = 0
     score: float = -1.0
-    test: Metrics | None = None
+    scores: Scores = Scores()
     vector: Tensor | None = None
     """Kept for one rule only, that of the saved models."""
     correction: Calibration | None = None
@@ -41,8 +44,7 @@ class SimulationState(ServerState):
         tensors, facts = super().parts()
         selected: dict[str, Any] = {}
         for name, best in self.best.items():
-            test = {} if best.test is None else asdict(best.test)
-            selected[name.value] = {"round": best.round, "score": best.score, "test": test}
+            selected[name.value] = {"round": best.round, "score": best.score, "scores": asdict(best.scores)}
             if best.vector is not None and best.correction is not None:
                 selected[name.value]["temperature"] = best.correction.temperature
                 shift = torch.from_numpy(best.correction.shift)
@@ -57,9 +59,8 @@ class SimulationState(ServerState):
         state = super().of(tensors, facts)
         state.target = tensors["target"].numpy() if "target" in tensors else None
         for name, values in facts["selected"].items():
-            test = values["test"]
-            metrics = Metrics(**{**test, "per_label": tuple(test["per_label"])}) if test else None
-            best = state.best[Evaluation(name)] = BestRound(values["round"], values["score"], metrics)
+            scores = _SCORES.validate_python(values["scores"])
+            best = state.best[Evaluation(name)] = BestRound(values["round"], values["score"], scores)
             if "temperature" in values:
                 best.vector = tensors[f"selected/{name}/vector"]
                 best.correction = Calibration(values["temperature"], tensors[f"selected/{name}/shift"].numpy())

@@ -53,7 +53,7 @@ def sweep(runs: Sequence[Run], settings: SweepSettings, notify: Callable[[Event]
         if not settings.ray:
             _compute_features({i: runs[i] for i in pending}, settings, notify, stop)
         if pending and (settings.ray or (settings.workers > 1 and len(pending) > 1)):
-            with executor(settings, len(pending)) as elsewhere:
+            with executor(settings, {i: runs[i] for i in pending}) as elsewhere:
                 _follow(elsewhere, {i: records[i] for i in pending}, watch, stop)
         else:
             for i in pending:
@@ -95,7 +95,7 @@ def _follow(
     elsewhere: Executor, records: Mapping[int, Record], notify: Callable[[Event], None], stop: threading.Event
 ) -> None:
     """Compute runs elsewhere; tell of each when it happens, and keep what comes back."""
-    running = {elsewhere.submit(i, record.run): i for i, record in records.items()}
+    running = {elsewhere.submit(i): i for i in records}
     while running:
         ended, _ = wait(running, _POLL_SECONDS, FIRST_COMPLETED)
         if stop.is_set():

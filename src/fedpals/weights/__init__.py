@@ -2,7 +2,7 @@
 
     α^λ = argmin over the simplex  ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i
 
-Needs numpy and scipy only. Every answer carries a certificate; one that fails it is never returned.
+Needs only numpy and scipy. Every answer has a certificate; an answer that fails it is never returned.
 """
 
 from fedpals.weights.certificate import Certificate

@@ -1,9 +1,9 @@
-"""The paper's equation (8) as a value, and the three products with S that every algorithm needs.
+"""The paper's equation (8) as an object, and the three products with S that every algorithm needs.
 
     min over the simplex  ‖T − Sᵀα‖² + μ Σ α_i²/w_i,     w = n/N,  μ = λ/N
 
 S is M×K, usually with M ≫ K, dense or sparse, and never formed: with the table C of counts it is
-diag(1/n)·C, and a product with S is one with C, whose numbers are whole, and one division per client.
+diag(1/n)·C, and a product with S is a product with the integers C and one multiplication per client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Precision: TypeAlias = type[np.float32] | type[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)
 _SHARED_BLOCK = 1 << 19
-"""Entries of a block that BLAS's threads share: four megabytes are worth waking them up."""
+"""Entries of a block that BLAS threads share: four megabytes, enough to make up for waking them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Problem:
 
     @cached_property
     def N(self) -> float:  # noqa: N802 -- the paper's name
-        """The samples of all clients."""
+        """Number of samples of all clients."""
         return float(self.n.sum())
 
     @cached_property
@@ -53,60 +53,60 @@ class Problem:
         return np.divide(1.0, self.n, out=np.zeros_like(self.n), where=self.n > 0)
 
     @property
-    def by_rows(self) -> bool:
-        """Whether rows of C lie in memory one after the other, which makes them cheap to pick."""
+    def has_contiguous_rows(self) -> bool:
+        """Whether rows of C are contiguous in memory, which makes them cheap to select."""
         return isinstance(self.C, np.ndarray) and self.C.flags.c_contiguous
 
     @cached_property
     def score_rounding(self) -> float:
-        """Bound on the relative rounding error of s_i·u, that of s_i itself included: n·ε for n terms."""
+        """Bound on the relative rounding error of s_i·u, including that of s_i itself: n·ε for n terms."""
         return EPS * (4 + self.T.size)
 
     @cached_property
     def mix_rounding(self) -> float:
-        """Bound on the relative rounding error of Sᵀα; blocked sums err less than one long sum."""
+        """Bound on the relative rounding error of Sᵀα; blocked sums have smaller errors than one long sum."""
         rows = self.w.size
         return EPS * (4 + min(rows, 512 + rows // 512))
 
     def scores(self, u: Vector) -> Vector:
-        """S·u: one number per client."""
+        """Return S·u, one number per client."""
         scores = np.asarray(self.C @ u)
         scores *= self._inverse_n
         return scores
 
     def mix(self, alpha: Vector) -> Vector:
-        """Sᵀα: the label marginal that weights imply."""
+        """Return Sᵀα, the label marginal that the weights imply."""
         return self.mix_samples(self.per_sample(alpha))
 
     def mix_samples(self, x: Vector) -> Vector:
-        """Sᵀα for α = w·x, given the weight x_i of a sample at each client: no client's size is needed."""
+        """Return Sᵀα for α = w·x, from the weight x_i of a sample at each client; needs no client sizes."""
         return np.asarray(x @ self.C) / self.N
 
     def response(self, u: Vector, offset: float) -> tuple[Vector, Vector]:
-        """v = offset + S·u, and Sᵀα for α = w·v₊: a block of C serves both products while it is in the cache."""
+        """Return v = offset + S·u and Sᵀα for α = w·v₊; a block of C serves both products while it is in the cache."""
         if sparse.issparse(self.C):
             v = self.scores(u)
             v += offset
             return v, self.mix_samples(np.maximum(v, 0.0))
         v, total = np.empty_like(self.n), np.zeros_like(u)
         for block in row_blocks(v.size, u.size, _SHARED_BLOCK):
-            part, here = self.C[block], v[block]
-            np.matmul(part, u, out=here)
-            here *= self._inverse_n[block]
-            here += offset
-            total += np.maximum(here, 0.0) @ part
+            C_block, v_block = self.C[block], v[block]
+            np.matmul(C_block, u, out=v_block)
+            v_block *= self._inverse_n[block]
+            v_block += offset
+            total += np.maximum(v_block, 0.0) @ C_block
         return v, total / self.N
 
     def marginals(self, rows: npt.NDArray[np.intp] | slice) -> Vector:
-        """Return some rows of S, dense."""
-        some = self.C[rows]
-        some = some.toarray() if sparse.issparse(some) else some
-        return np.asarray(some / np.maximum(self.n[rows], 1.0)[:, None])
+        """Return ``rows`` of S as a dense array."""
+        counts = self.C[rows]
+        counts = counts.toarray() if sparse.issparse(counts) else counts
+        return np.asarray(counts / np.maximum(self.n[rows], 1.0)[:, None])
 
     def gram(
         self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: Precision = np.float64
     ) -> Vector:
-        """Sᵀ·diag(weights)·S over ``rows`` (all of them by default), K×K."""
+        """Return Sᵀ·diag(weights)·S over ``rows`` (all unless given), K×K."""
         K = self.T.size
         inverse_n = self._inverse_n if rows is None else self._inverse_n[rows]
         if sparse.issparse(self.C):
@@ -123,7 +123,7 @@ class Problem:
         return total
 
     def per_sample(self, alpha: Vector) -> Vector:
-        """α_i/w_i: the weight of a sample at each client, 1 everywhere for FedAvg; 0 without samples."""
+        """Return α_i/w_i, the weight of a sample at each client: 1 for FedAvg; 0 for a client without samples."""
         x = alpha * self._inverse_n
         x *= self.N
         return x
@@ -138,20 +138,20 @@ class Problem:
         return float(r @ r)
 
     def sketch(self, rows: int) -> Problem:
-        """Return a smaller problem with nearly the same solution: a start for the whole one.
+        """Return a smaller problem with nearly the same solution, to start from.
 
-        The largest clients as they are, and every k-th of the others standing for its neighbours.
+        It has the largest clients as they are, and every k-th of the others, scaled up to represent its neighbours.
         """
         is_large = self.w > 2.0 / rows  # fewer than half of the rows, since Σw = 1
         large, small = np.flatnonzero(is_large), np.flatnonzero(~is_large & (self.n > 0))
-        some = small[:: max(1, small.size // (rows - large.size))]
-        standing_for = self.n[small].sum() / max(1.0, self.n[some].sum())
-        kept = np.concatenate([large, some])
-        times = np.repeat([1.0, standing_for], [large.size, some.size])
-        C: Any = self.C[kept]
+        sample = small[:: max(1, small.size // (rows - large.size))]
+        sample_factor = self.n[small].sum() / max(1.0, self.n[sample].sum())
+        clients = np.concatenate([large, sample])
+        factors = np.repeat([1.0, sample_factor], [large.size, sample.size])
+        C: Any = self.C[clients]
         if sparse.issparse(C):
-            scale: Any = sparse.diags_array(times)
+            scale: Any = sparse.diags_array(factors)
             C = scale @ C
         else:
-            C *= times[:, None]
-        return Problem(C, times * self.n[kept], self.T)
+            C *= factors[:, None]
+        return Problem(C, factors * self.n[clients], self.T)

@@ -1,11 +1,11 @@
-"""λ = 0: the projection of T onto the clients' hull, coverage, and a proof of either verdict.
+"""λ = 0: the projection of T onto the clients' hull, and a proof of whether T is covered.
 
 d(T, S) = min over the simplex ‖T − Sᵀα‖² is a non-negative least-squares problem: with x = tα,
 
     min over x ≥ 0  ‖(S − T)ᵀx‖² + (1ᵀx − 1)²
 
-takes the value d/(1 + d), so α = x/Σx is exact and no penalty weight has to be chosen. For many
-clients it runs on a few of them; one product with S prices all the others.
+has the minimum d/(1 + d), so α = x/Σx is exact and no penalty weight has to be chosen. For many
+clients it is solved over a few of them; one product with S prices all the others.
 """
 
 from __future__ import annotations
@@ -20,85 +20,85 @@ from fedpals.errors import CertificateError
 from fedpals.labels import Vector
 from fedpals.weights.problem import EPS, Problem
 
-AFFORDABLE = 2048
-"""Clients up to which least squares, which stands any conditioning, can take over from faster ways within a second."""
+MAX_LEAST_SQUARES_CLIENTS = 2048
+"""Number of clients up to which least squares, which works for any conditioning, takes less than a second."""
 _MAX_PRICINGS = 1000
-_FLAT = 1e-12
-"""Slope of ‖Ax − b‖², per length of a column, that is 0 up to rounding."""
+_SLOPE_TOLERANCE = 1e-12
+"""Slope of ‖Ax − b‖², per length of a column, that counts as 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """The point p* of Conv(S) closest to T, and the proof whether it is T itself.
+    """The point p* of Conv(S) closest to T, and a proof of whether it is T itself.
 
-    ``covered`` is the paper's Assumption 2. Where it holds, ``alpha`` are weights that reproduce T
-    up to rounding. Where it fails, r = T − p* separates: r·s_i ≤ r·T − ``margin`` for every client
-    with ``margin`` > 0, so no mix of clients can reach T.
+    ``covered`` is the paper's Assumption 2. If it holds, ``alpha`` are weights that reproduce T
+    up to rounding. If not, r = T − p* separates T from the clients: r·s_i ≤ r·T − ``margin`` for every
+    client with ``margin`` > 0, so no mix of clients can reach T.
     """
 
     alpha: Vector
     """Weights with Sᵀα = p*; not unique."""
     point: Vector
-    """p*, K probabilities; T itself where covered."""
+    """p*, K probabilities; T itself if covered."""
     squared_distance: float
-    """d(T, S) = ‖T − p*‖²; exactly 0 where covered."""
+    """d(T, S) = ‖T − p*‖², the smallest squared distance that any weights reach; exactly 0 if covered."""
     covered: bool
     margin: float
-    """How far the separating direction keeps the clients from T, rounding deducted; 0 where covered."""
+    """Margin by which the separating direction proves that T is not covered, less rounding; 0 if covered."""
     error: float
     """Bound on ‖point − p*‖."""
 
 
 def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: float = 0.0) -> Vector:
-    """Minimise ‖T − Sᵀα‖² + μΣα²/w exactly over weights on a few ``rows``; return α on those rows."""
+    """Minimise ‖T − Sᵀα‖² + μΣα²/w exactly over weights on ``rows``; return α on those rows."""
     S = problem.marginals(rows)
-    count, columns = S.shape
-    A = np.zeros((columns + 1 + (count if mu else 0), count))
+    clients, labels = S.shape
+    A = np.zeros((labels + 1 + (clients if mu else 0), clients))
     b = np.zeros(len(A))
     A[0] = b[0] = 1.0
-    np.subtract(S.T, problem.T[:, None], out=A[1 : columns + 1])
+    np.subtract(S.T, problem.T[:, None], out=A[1 : labels + 1])
     if mu:
-        A[columns + 1 :].flat[:: count + 1] = np.sqrt(mu / problem.w[rows])
-    x = _nonnegative(A, b)
+        A[labels + 1 :].flat[:: clients + 1] = np.sqrt(mu / problem.w[rows])
+    x = _nonnegative_least_squares(A, b)
     return np.asarray(x / x.sum())
 
 
-def _nonnegative(A: Vector, b: Vector) -> Vector:
+def _nonnegative_least_squares(A: Vector, b: Vector) -> Vector:
     """Minimise ‖Ax − b‖ over x ≥ 0, for ‖b‖ = 1.
 
-    scipy's answer where it is a minimum, which one in a thousand is not where clients hold labels alike
-    (https://github.com/scipy/scipy/issues/25389): then Lawson and Hanson's own steps lead on from it.
+    Returns scipy's answer if it is a minimum. About one in a thousand is not, when clients have similar labels
+    (https://github.com/scipy/scipy/issues/25389); Lawson and Hanson's steps then continue from it.
     """
-    most = 100 * (A.shape[1] + 10)
-    x, _ = nnls(A, b, maxiter=most)
-    # A few clients are solved in microseconds: what is plainly a minimum is not measured column by column.
+    max_steps = 100 * (A.shape[1] + 10)
+    x, _ = nnls(A, b, maxiter=max_steps)
+    # A problem with few clients takes microseconds: if x is clearly a minimum, skip the check column by column.
     slope = (b - A @ x) @ A
-    if slope.max() <= _FLAT and slope @ x >= -_FLAT:
+    if slope.max() <= _SLOPE_TOLERANCE and slope @ x >= -_SLOPE_TOLERANCE:
         return np.asarray(x)
     lengths = np.linalg.norm(A, axis=0)
-    for _ in range(most):
+    for _ in range(max_steps):
         slope = (b - A @ x) @ A / lengths
         free = x > 0
-        if np.abs(slope[free]).max(initial=0.0) <= _FLAT:
-            if slope.max() <= _FLAT:
+        if np.abs(slope[free]).max(initial=0.0) <= _SLOPE_TOLERANCE:
+            if slope.max() <= _SLOPE_TOLERANCE:
                 return np.asarray(x)
             free[np.argmax(slope)] = True
         best = np.zeros_like(x)
         best[free] = np.linalg.lstsq(A[:, free], b)[0]
-        falling = np.flatnonzero((best <= 0) & (best < x))
-        way = x[falling] / (x[falling] - best[falling])
-        part = float(way.min(initial=1.0))
-        x = x + part * (best - x)
-        x[falling[way <= part]] = 0.0
-    raise CertificateError(f"least squares with non-negative weights took more than {most} steps")
+        decreasing = np.flatnonzero((best <= 0) & (best < x))
+        ratios = x[decreasing] / (x[decreasing] - best[decreasing])
+        step = float(ratios.min(initial=1.0))
+        x = x + step * (best - x)
+        x[decreasing[ratios <= step]] = 0.0
+    raise CertificateError(f"least squares with non-negative weights took more than {max_steps} steps")
 
 
 def project(problem: Problem) -> Projection:
-    """Project T onto Conv(S), exactly; for M ≫ K only a few clients at a time are looked at."""
+    """Project T onto Conv(S) exactly; for M ≫ K only a few clients are considered at a time."""
     p = problem
     M, K = p.C.shape
-    alive = p.w > 0
-    rows = np.flatnonzero(alive) if M <= 2 * K + 64 else _first_rows(p, alive)
+    has_samples = p.w > 0
+    rows = np.flatnonzero(has_samples) if M <= 2 * K + 64 else _first_rows(p, has_samples)
     noise = 16 * (p.score_rounding + p.mix_rounding)
     for _ in range(_MAX_PRICINGS):
         alpha = np.zeros(M)
@@ -107,52 +107,52 @@ def project(problem: Problem) -> Projection:
         size = float(np.abs(r).max())
         if size <= noise:
             return Projection(alpha, p.T, 0.0, covered=True, margin=0.0, error=0.0)
-        price = np.where(alive, p.scores(r), -np.inf)
+        price = np.where(has_samples, p.scores(r), -np.inf)
         support = np.flatnonzero(alpha)
-        # Prices are as exact as r, whose digits are few where T is close: terms of Sᵀα outside the support are 0.
+        # Prices are as accurate as r, which has few digits if T is close. Terms of Sᵀα outside the support are 0.
         slack = noise * size + EPS * (4 + support.size) * float((p.T - r).max())
-        better = np.flatnonzero(price > price[support].max() + slack)
-        better = np.setdiff1d(better, rows, assume_unique=True)
-        if better.size == 0:
-            return _not_covered(p, alpha, r, alive, noise, slack)
-        if better.size > K:
-            better = better[np.argpartition(-price[better], K)[:K]]
-        rows = np.union1d(support, better)
+        entering = np.flatnonzero(price > price[support].max() + slack)
+        entering = np.setdiff1d(entering, rows, assume_unique=True)
+        if entering.size == 0:
+            return _uncovered_projection(p, alpha, r, has_samples, noise, slack)
+        if entering.size > K:
+            entering = entering[np.argpartition(-price[entering], K)[:K]]
+        rows = np.union1d(support, entering)
     raise CertificateError(f"projecting the target took more than {_MAX_PRICINGS} rounds of pricing")
 
 
-def _first_rows(p: Problem, alive: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """For each label the client with the most of it, and the clients most like T."""
+def _first_rows(p: Problem, has_samples: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """Return, for each label, the client with the most samples of it, and the clients most similar to T."""
     K = p.T.size
-    top = np.asarray(p.C.argmax(axis=0)).ravel()
-    near = np.argpartition(-np.where(alive, p.scores(p.T), -np.inf), K)[:K]
-    rows = np.union1d(top, near)
-    return np.asarray(rows[alive[rows]], dtype=np.intp)
+    largest = np.asarray(p.C.argmax(axis=0)).ravel()
+    similar = np.argpartition(-np.where(has_samples, p.scores(p.T), -np.inf), K)[:K]
+    rows = np.union1d(largest, similar)
+    return np.asarray(rows[has_samples[rows]], dtype=np.intp)
 
 
-def _not_covered(
-    p: Problem, alpha: Vector, r: Vector, alive: npt.NDArray[np.bool_], noise: float, slack: float
+def _uncovered_projection(
+    p: Problem, alpha: Vector, r: Vector, has_samples: npt.NDArray[np.bool_], noise: float, slack: float
 ) -> Projection:
-    """Prove that no mix of clients reaches T, and bound how far T − r can be from p*.
+    """Prove that no mix of clients reaches T, and bound ‖T − r − p*‖.
 
-    At p*, r is orthogonal to the face that the support spans. What rounding left along the face is
-    taken out of the separating direction, so that the proof works for a T very close to the hull.
+    At p*, r is orthogonal to the face that the support spans. Its rounding error along the face is removed
+    from the separating direction, so that the proof works for a T very close to the hull.
     """
     support = np.flatnonzero(alpha)
     edges = p.marginals(support) - (p.T - r)
-    _, singular, basis = np.linalg.svd(edges, full_matrices=False)
-    kept = singular > 1e-12  # marginals are of size 1: less than this is rounding
-    basis = basis[kept]
+    _, singular_values, basis = np.linalg.svd(edges, full_matrices=False)
+    nonzero = singular_values > 1e-12  # marginals have size 1: anything smaller is rounding
+    basis = basis[nonzero]
     direction = r - (basis @ r) @ basis
     direction -= (basis @ direction) @ basis
     size = float(np.abs(direction).max())
-    price = np.where(alive, p.scores(direction), -np.inf)
+    price = np.where(has_samples, p.scores(direction), -np.inf)
     margin = float(direction @ p.T) - float(price.max()) - noise * size
     if not margin > 0:
         raise CertificateError(
             f"whether the target is covered cannot be decided in double precision: it is {size:.1e} from "
-            "the clients' hull, neither rounding nor provably more"
+            "the clients' hull, too far for rounding and too close for a proof"
         )
-    slip = np.abs(edges @ r) + slack
-    error = float(np.linalg.norm(slip) / singular[kept][-1]) if kept.any() else 0.0
+    edge_error = np.abs(edges @ r) + slack
+    error = float(np.linalg.norm(edge_error) / singular_values[nonzero][-1]) if nonzero.any() else 0.0
     return Projection(alpha, p.T - r, float(r @ r), covered=False, margin=margin, error=error)

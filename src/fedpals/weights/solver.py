@@ -1,4 +1,4 @@
-"""`solve`, `ess_grid` and `coverage`: what users call, and the `Weights` they get."""
+"""`solve`, `ess_grid` and `coverage`, the functions that users call, and the `Weights` they return."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import numpy.typing as npt
 
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector, match
-from fedpals.weights.certificate import EXACT, GOOD, Certificate, certify, certify_primal
-from fedpals.weights.dual import Newton, Point, centred
+from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certificate, certify, certify_primal
+from fedpals.weights.dual import Newton, Point, subtract_mean
 from fedpals.weights.limit import limit
 from fedpals.weights.problem import Problem
-from fedpals.weights.projection import AFFORDABLE, Projection, least_squares, project
+from fedpals.weights.projection import MAX_LEAST_SQUARES_CLIENTS, Projection, least_squares, project
 from fedpals.weights.tradeoff import mu_for_ess
 
-_SMALL = 48
-"""Up to so many clients least squares with an active set is faster than Newton on the dual."""
-_TIGHT = 1e-13
-"""A relative gap above this is worth polishing."""
-_VANISHING = 1e-12
-"""λ/N below this is the limit λ → 0⁺."""
-_OVERWHELMING = 1e17
-"""λ/N above this moves no weight by as much as its rounding: FedAvg."""
+_LEAST_SQUARES_CLIENTS = 48
+"""Number of clients up to which least squares with an active set is faster than Newton on the dual."""
+_POLISH_GAP = 1e-13
+"""Relative gap above which weights are polished."""
+_MIN_MU = 1e-12
+"""λ/N below which the weights are those of the limit λ → 0⁺."""
+_MAX_MU = 1e17
+"""λ/N from which the weights are FedAvg's: no weight differs by more than its rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Aggregation weights for one target, what they achieve, and the proof that they are optimal."""
+    """Aggregation weights for one target, their properties, and the proof that they are optimal."""
 
     alpha: Vector
     """α_i ≥ 0 per client, Σα = 1; 0 for a client without samples."""
@@ -41,7 +41,7 @@ class Weights:
     certificate: Certificate
     _instance: _Instance = field(repr=False)
     clamped: bool = False
-    """Whether a smaller ESS was asked for than the limit λ → 0⁺ has, which is returned then."""
+    """Whether the requested ESS is below that of the limit λ → 0⁺, which is returned instead."""
 
     @property
     def counts(self) -> LabelCounts:
@@ -80,17 +80,17 @@ class Weights:
 
     @property
     def fedavg_squared_distance(self) -> float:
-        """‖T − Σ (n_i/N) S_i‖²: how far FedAvg stays from the target."""
+        """‖T − Σ (n_i/N) S_i‖², the squared distance of FedAvg from the target."""
         return self._instance.problem.squared_distance(self.fedavg)
 
     @property
     def projection(self) -> Projection:
-        """The projection of T onto the clients' hull with its proof; computed when first asked for."""
+        """The projection of T onto the clients' hull with its proof, computed on first access."""
         return self._instance.projection
 
     @property
     def projection_squared_distance(self) -> float:
-        """d(T, S), the smallest distance that any weights reach."""
+        """d(T, S), the smallest squared distance that any weights reach."""
         return self.projection.squared_distance
 
     @property
@@ -100,7 +100,7 @@ class Weights:
 
 
 class _Instance:
-    """One (counts, target) and what all its weights share: problem, Newton matrix, projection, limit."""
+    """One pair (counts, target) and what all its weights share: problem, Newton matrix, projection, limit."""
 
     def __init__(self, counts: LabelCounts, target: Vector) -> None:
         self.counts = counts
@@ -116,56 +116,56 @@ class _Instance:
 
     @cached_property
     def limit(self) -> Weights:
-        """λ → 0⁺."""
+        """Weights at λ → 0⁺."""
         alpha, certificate = limit(self.problem, self.projection)
         return Weights(alpha, 0.0, certificate.checked(), self)
 
     @property
     def fedavg(self) -> Weights:
-        """λ = ∞."""
-        return Weights(self.problem.w, math.inf, EXACT, self)
+        """Weights at λ = ∞."""
+        return Weights(self.problem.w, math.inf, EXACT_CERTIFICATE, self)
 
     def at_mu(self, mu: float) -> Weights:
-        """Weights for λ = μN."""
-        if mu >= _OVERWHELMING:
+        """Return the weights for λ = μN."""
+        if mu >= _MAX_MU:
             return self.fedavg
-        if mu < _VANISHING:
+        if mu < _MIN_MU:
             return self.limit
-        if self.problem.w.size <= _SMALL:
+        if self.problem.w.size <= _LEAST_SQUARES_CLIENTS:
             w = self.problem.w
-            alpha, certificate = self._by_least_squares(slice(None) if w.all() else np.flatnonzero(w), mu)
-            if certificate.relative_gap <= _TIGHT:
+            alpha, certificate = self._solve_least_squares(slice(None) if w.all() else np.flatnonzero(w), mu)
+            if certificate.relative_gap <= _POLISH_GAP:
                 return Weights(alpha, mu * self.problem.N, certificate, self)
         return self.from_dual(mu, self.newton.solve(mu))
 
     def from_dual(self, mu: float, point: Point) -> Weights:
-        """Weights of a dual optimum, polished where rounding in a large dual point shows."""
+        """Return the weights of a dual optimum, polished if a large dual point has visible rounding errors."""
         p = self.problem
         alpha = np.maximum(point.v, 0.0)
         alpha *= p.w
         total = alpha.sum()
         alpha /= total
         marginal, mean = point.marginal / total, float(point.u.mean())
-        certificate = certify(p, alpha, marginal, mu, centred(point.u), 1.0 + mean, point.v)
-        if certificate.relative_gap > _TIGHT:
-            alpha, certificate = self._polished(mu, alpha, certificate)
+        certificate = certify(p, alpha, marginal, mu, subtract_mean(point.u), 1.0 + mean, point.v)
+        if certificate.relative_gap > _POLISH_GAP:
+            alpha, certificate = self._polish(mu, alpha, certificate)
         return Weights(alpha, mu * p.N, certificate.checked(), self)
 
-    def _polished(self, mu: float, alpha: Vector, certificate: Certificate) -> tuple[Vector, Certificate]:
-        """Correct α by least squares: over its support, or where that is not enough over all clients, if few enough."""
+    def _polish(self, mu: float, alpha: Vector, certificate: Certificate) -> tuple[Vector, Certificate]:
+        """Correct α by least squares over its support; if that is not enough, over all clients, unless too many."""
         p = self.problem
-        for rows, most, bound in (
-            (np.flatnonzero(alpha), max(_SMALL, p.T.size), _TIGHT),
-            (np.flatnonzero(p.w), AFFORDABLE, GOOD),
+        for rows, max_rows, max_gap in (
+            (np.flatnonzero(alpha), max(_LEAST_SQUARES_CLIENTS, p.T.size), _POLISH_GAP),
+            (np.flatnonzero(p.w), MAX_LEAST_SQUARES_CLIENTS, FALLBACK_GAP),
         ):
-            if certificate.relative_gap > bound and rows.size <= most:
-                polished = self._by_least_squares(rows, mu)
+            if certificate.relative_gap > max_gap and rows.size <= max_rows:
+                polished = self._solve_least_squares(rows, mu)
                 if polished[1].gap < certificate.gap:
                     alpha, certificate = polished
         return alpha, certificate
 
-    def _by_least_squares(self, rows: npt.NDArray[np.intp] | slice, mu: float) -> tuple[Vector, Certificate]:
-        """Optimise over ``rows`` alone; the certificate says whether that is the optimum over all."""
+    def _solve_least_squares(self, rows: npt.NDArray[np.intp] | slice, mu: float) -> tuple[Vector, Certificate]:
+        """Optimise over ``rows`` alone; the certificate shows whether that is the optimum over all clients."""
         p = self.problem
         alpha = np.zeros_like(p.w)
         alpha[rows] = least_squares(p, rows, mu)
@@ -186,23 +186,23 @@ def solve(
     Parameters
     ----------
     counts
-        M×K label counts, a client per row: numpy, nested lists, scipy sparse, or `LabelCounts`.
+        M×K label counts, one client per row: numpy, nested lists, scipy sparse, or `LabelCounts`.
         For partial participation pass the participants' rows (`LabelCounts.subset`).
     target
         T: K probabilities, or a mapping from label name to probability.
     lam
-        λ ≥ 0. ``math.inf`` is FedAvg; 0 is the limit λ → 0⁺: of all projections of T onto the
-        clients' hull the one with the largest effective sample size.
+        λ ≥ 0. ``math.inf`` is FedAvg; 0 is the limit λ → 0⁺, which is the projection of T onto the
+        clients' hull with the largest effective sample size.
     ess
-        Instead of λ the effective sample size it shall lead to, as a fraction of N in (0, 1]. Below
-        the ESS of the limit λ → 0⁺, that limit is returned and ``clamped`` says so.
+        Effective sample size as a fraction of N in (0, 1], given instead of λ. If it is below the ESS of
+        the limit λ → 0⁺, that limit is returned and ``clamped`` is true.
 
     Raises
     ------
     InputError
-        Naming argument, row, label and value where the input is not what it must be.
+        If the input is not valid; names argument, row, label and value.
     CertificateError
-        Where the answer could not be proven optimal.
+        If the answer could not be proven optimal.
 
     >>> weights = solve([[80, 20], [10, 90]], [0.5, 0.5], lam=0)
     >>> weights.alpha.round(4).tolist()
@@ -220,14 +220,14 @@ def solve(
     assert ess is not None
     if not 0 < ess <= 1:
         raise InputError(f"ess is {ess}; it must be a fraction of all samples in (0, 1], for instance 0.5")
-    return next(iter(_by_ess(instance, [ess])))
+    return next(iter(_solve_by_ess(instance, [ess])))
 
 
 def ess_grid(counts: Any, target: npt.ArrayLike | Mapping[str, float], l: int) -> tuple[Weights, ...]:  # noqa: E741
-    """Solve for ``l`` equidistributed ESS between that of λ → 0⁺ and FedAvg's 100 %, both left out.
+    """Solve for ``l`` equally spaced ESS between that of λ → 0⁺ and FedAvg's 100 %, both excluded.
 
-    The paper's strategy where it is unclear which λ to try (appendix "Choice of λ"), by ascending
-    ESS. There is nothing in between, and the result is empty, where T is the pooled marginal.
+    This is the paper's strategy if it is unclear which λ to try (appendix "Choice of λ"), in ascending
+    order of ESS. The result is empty if T is the pooled marginal: there is no ESS in between.
     """
     if l < 1:
         raise InputError(f"l is {l}; a grid needs at least one value")
@@ -235,11 +235,11 @@ def ess_grid(counts: Any, target: npt.ArrayLike | Mapping[str, float], l: int) -
     lowest = instance.limit.ess
     if lowest >= 1.0:
         return ()
-    return tuple(reversed(_by_ess(instance, np.linspace(1.0, lowest, l + 2)[1:-1].tolist())))
+    return tuple(reversed(_solve_by_ess(instance, np.linspace(1.0, lowest, l + 2)[1:-1].tolist())))
 
 
 def coverage(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> Projection:
-    """Decide and prove whether T is covered by the clients (Assumption 2), or how far it is away."""
+    """Decide, with a proof, whether T is covered by the clients (Assumption 2); also return its squared distance."""
     return _instance(counts, target).projection
 
 
@@ -247,19 +247,19 @@ def _instance(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> _Inst
     return _Instance(*match(LabelCounts.of(counts), target))
 
 
-def _by_ess(instance: _Instance, wanted: list[float]) -> list[Weights]:
-    """Weights for descending ESS, each solve starting from the last."""
+def _solve_by_ess(instance: _Instance, fractions: list[float]) -> list[Weights]:
+    """Return the weights for ESS ``fractions`` in descending order; each solve starts from the previous one."""
     answers, start = [], None
-    for ess in wanted:
+    for ess in fractions:
         if ess >= 1.0:
             answers.append(instance.fedavg)
             continue
-        found = mu_for_ess(instance.newton, ess, lambda: instance.limit.ess, start)
-        if found is None:
-            low = instance.limit
-            answers.append(Weights(low.alpha, low.lam, low.certificate, instance, clamped=ess < low.ess))
+        solution = mu_for_ess(instance.newton, ess, lambda: instance.limit.ess, start)
+        if solution is None:
+            lowest = instance.limit
+            answers.append(Weights(lowest.alpha, lowest.lam, lowest.certificate, instance, clamped=ess < lowest.ess))
         else:
-            mu, point = found
+            mu, point = solution
             start = mu, point.u
             answers.append(instance.from_dual(mu, point))
     return answers

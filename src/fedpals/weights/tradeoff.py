@@ -1,7 +1,7 @@
-"""λ by its effect: the λ whose effective sample size is a wanted fraction of N.
+"""λ by its effect: find the λ whose effective sample size is a given fraction of N.
 
 With q = Σ α_i²/w_i = 1/ESS, the function 1/√(q − 1) of μ is nearly a straight line, so Newton's
-method on it needs few solves where bisection needs dozens. Its slope comes from the solve itself:
+method on it needs only a few solves; bisection would need dozens. The slope comes from the solve itself:
 
     dq/dμ = −2 [ uᵀPu − μ (Pu)ᵀ H⁻¹ Pu ],     H = G + μP.
 """
@@ -15,76 +15,77 @@ import numpy as np
 
 from fedpals.errors import CertificateError
 from fedpals.labels import Vector
-from fedpals.weights.dual import Newton, Point, centred
+from fedpals.weights.dual import Newton, Point, subtract_mean
 from fedpals.weights.problem import EPS, Problem
 
-_TOLERANCE = 1e-9
-_AMISS = 1e-3
-"""An ESS that differs from the wanted one by such a share is another; next to λ = 0 it has no more digits than that."""
+_SEARCH_TOLERANCE = 1e-9
+"""Relative error of the ESS, or of 1 − ESS, at which the search ends."""
+_ESS_TOLERANCE = 1e-3
+"""Largest relative error of the ESS that is returned; near λ = 0 the ESS is not more accurate than this."""
 _MAX_SOLVES = 100
-_NEAR_ZERO = 1e-4
-"""Below this μ it is worth knowing whether the wanted ESS can be had at all."""
+_NEAR_ZERO_MU = 1e-4
+"""μ below which the search first checks that the requested ESS can be reached at all."""
 
 
 def excess(problem: Problem, point: Point) -> float:
-    """Q − 1 = Σ w_i (v_i₊ − 1)², without cancellation near FedAvg."""
+    """Return q − 1 = Σ w_i (v_i₊ − 1)², without cancellation near FedAvg."""
     return float(problem.w @ np.square(np.maximum(point.v, 0.0) - 1.0))
 
 
 def initial_mu(problem: Problem, ess: float) -> float:
-    """μ at which ESS is ``ess`` if no weight has to be cut off at 0; 0 where T is the pooled marginal."""
+    """Return the μ with ESS ``ess`` if no weight were clipped at 0; 0 if T is the pooled marginal."""
     p = problem
-    gain = p.scores(p.T - p.mix(p.w))
-    spread = math.sqrt(float(p.w @ np.square(gain - p.w @ gain)))
+    scores = p.scores(p.T - p.mix(p.w))
+    spread = math.sqrt(float(p.w @ np.square(scores - p.w @ scores)))
     return spread / math.sqrt(1.0 / ess - 1.0)
 
 
 def mu_for_ess(
-    newton: Newton, ess: float, lowest: Callable[[], float], start: tuple[float, Vector] | None = None
+    newton: Newton, ess: float, limit_ess: Callable[[], float], start: tuple[float, Vector] | None = None
 ) -> tuple[float, Point] | None:
-    """Find the μ with ESS(μ) = ``ess`` < 1; None where even μ → 0⁺ keeps more than that.
+    """Find the μ with ESS(μ) = ``ess`` < 1; None if the ESS is larger even for μ → 0⁺.
 
     Parameters
     ----------
     newton, ess
-        The problem, and the wanted fraction of N.
-    lowest
-        Yields the ESS at μ → 0⁺; asked only if the search goes near 0.
+        The problem, and the requested fraction of N.
+    limit_ess
+        Returns the ESS at μ → 0⁺; called only if the search comes near 0.
     start
-        A neighbouring (μ, u), such as the last value of a grid.
+        A (μ, u) to start from, such as the previous value of a grid.
     """
     p = newton.problem
     mu, u = start or (initial_mu(p, ess), None)
-    wanted = 1.0 / math.sqrt(1.0 / ess - 1.0)
+    goal = 1.0 / math.sqrt(1.0 / ess - 1.0)
     low, high, last = 0.0, math.inf, (0.0, 0.0, math.inf)
     point: Point | None = None
     reachable = False
     for _ in range(_MAX_SOLVES):
-        if mu < _NEAR_ZERO and not reachable:
-            if ess <= lowest():
+        if mu < _NEAR_ZERO_MU and not reachable:
+            if ess <= limit_ess():
                 return None
             reachable = True
         point = newton.solve(mu, u if point is None else point.u)
         q1 = excess(p, point)
-        if abs(1.0 / (1.0 + q1) - ess) <= _TOLERANCE * min(ess, 1.0 - ess) or high - low <= EPS * low:
+        if abs(1.0 / (1.0 + q1) - ess) <= _SEARCH_TOLERANCE * min(ess, 1.0 - ess) or high - low <= EPS * low:
             break
         value = 1.0 / math.sqrt(q1) if q1 > 0 else math.inf
-        low, high = (mu, high) if value < wanted else (low, mu)
-        last_mu, last_value, last_miss = last
-        miss = abs(value - wanted)
-        if miss > 0.1 * last_miss:  # a slope that rounding has spoilt: of the last two points then
+        low, high = (mu, high) if value < goal else (low, mu)
+        last_mu, last_value, last_error = last
+        error = abs(value - goal)
+        if error > 0.1 * last_error:  # rounding has spoilt the slope: use the last two points
             slope = (value - last_value) / (mu - last_mu)
         else:
-            pu = centred(point.u)
-            bend = float(pu @ pu) - mu * float(pu @ newton.inverse(newton.gram(point.v, mu), mu, pu))
-            slope = bend * value**3 if q1 > 0 else 0.0
-        step = mu + (wanted - value) / slope if slope > 0 else low
+            pu = subtract_mean(point.u)
+            derivative = float(pu @ pu) - mu * float(pu @ newton.solve_linear(newton.gram(point.v, mu), mu, pu))
+            slope = derivative * value**3 if q1 > 0 else 0.0
+        step = mu + (goal - value) / slope if slope > 0 else low
         if not low < step < high:
             step = 0.1 * high if low == 0.0 else 10.0 * low if high == math.inf else math.sqrt(low * high)
-        last = mu, value, miss
+        last = mu, value, error
         mu = step
     assert point is not None
-    found = 1.0 / (1.0 + excess(p, point))
-    if abs(found - ess) > _AMISS * ess:
-        raise CertificateError(f"no lam was found whose ess is {ess:g}: next to it there is {found:g}; ask for that")
+    closest = 1.0 / (1.0 + excess(p, point))
+    if abs(closest - ess) > _ESS_TOLERANCE * ess:
+        raise CertificateError(f"no lam was found whose ess is {ess:g}: the closest is {closest:g}; use that")
     return mu, point

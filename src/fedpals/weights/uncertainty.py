@@ -1,4 +1,4 @@
-"""How far weights may be off because label counts carry noise, as the server itself can tell."""
+"""Uncertainty of weights from noisy label counts, as the server can estimate it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy.typing as npt
 
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector
-from fedpals.labels.private import discrete_laplace, repair, whole
+from fedpals.labels.private import discrete_laplace, integer_table, repair
 from fedpals.rng import generator
 from fedpals.weights.solver import Weights, solve
 
 
 @dataclass(frozen=True, eq=False)
 class WeightUncertainty:
-    """How far weights may be off because counts are noisy, from ``draws`` repetitions of the noise."""
+    """Uncertainty of weights from noisy counts, estimated from ``draws`` repetitions of the noise."""
 
     weights: Weights
-    """From the repaired counts."""
+    """Weights from the repaired counts."""
     lower: Vector
-    """(M,) 5 % quantile of α."""
+    """(M,) 5 % quantile of α'."""
     upper: Vector
-    """(M,) 95 % quantile of α."""
+    """(M,) 95 % quantile of α'."""
     moved: float
-    """Mean of ½ Σ|α' − α|, the weight that the noise moves to other clients."""
+    """Mean of ½ Σ|α' − α|, the weight that noise moves to other clients."""
     squared_distance: float
-    """Mean of ‖T − Sᵀα'‖², where noisy weights really lead; compare with ``weights.squared_distance``."""
+    """Mean of ‖T − Sᵀα'‖², the squared distance that noisy weights reach; compare with ``weights.squared_distance``."""
     worst_squared_distance: float
-    """Its 95 % quantile."""
+    """95 % quantile of ‖T − Sᵀα'‖²."""
 
 
 def weight_uncertainty(
@@ -44,11 +44,11 @@ def weight_uncertainty(
     lam: float | None = None,
     ess: float | None = None,
 ) -> WeightUncertainty:
-    """Tell how far α may be off, by parametric bootstrap.
+    """Estimate how far α may be off, by parametric bootstrap.
 
-    The repaired ``counts`` stand for the true ones; noise is drawn around them again, repaired, and
-    solved for, ``draws`` times, from the addresses ("spread", draw). What the weights α' of a draw
-    reach is measured on ``counts``.
+    The repaired ``counts`` are taken as the true ones. In each of ``draws`` repetitions, noise is added to them
+    from the address ("spread", draw), and the noisy counts are repaired and solved. The squared distance of
+    the resulting weights α' is measured on ``counts``.
 
     Parameters
     ----------
@@ -57,29 +57,29 @@ def weight_uncertainty(
     epsilon
         ε of the noise in them.
     seed, draws
-        Of the repetitions.
+        Seed and number of the repetitions.
     known_sizes
         Whether ``counts`` were repaired with known sizes.
     lam, ess
         As for `fedpals.solve`.
     """
     if draws < 1:
-        raise InputError(f"draws is {draws}; it takes at least one, better 100")
+        raise InputError(f"draws is {draws}; it must be at least 1, for instance 100")
     weights = solve(counts, target, lam=lam, ess=ess)
     counts, T = weights.counts, weights.target
-    table, sizes = whole(counts), counts.sizes.astype(np.int64)
+    table, sizes = integer_table(counts), counts.sizes.astype(np.int64)
     alphas = np.empty((draws, sizes.size))
     for draw in range(draws):
         noisy = table + discrete_laplace(epsilon, table.shape, generator(seed, "spread", draw))
-        again = repair(noisy, sizes=sizes if known_sizes else None, like=counts)
-        alphas[draw] = solve(again, T, lam=lam, ess=ess).alpha
-    reached = np.square(T - alphas @ counts.marginals).sum(axis=1)
+        repaired = repair(noisy, sizes=sizes if known_sizes else None, like=counts)
+        alphas[draw] = solve(repaired, T, lam=lam, ess=ess).alpha
+    squared_distances = np.square(T - alphas @ counts.marginals).sum(axis=1)
     lower, upper = np.quantile(alphas, [0.05, 0.95], axis=0)
     return WeightUncertainty(
         weights=weights,
         lower=lower,
         upper=upper,
         moved=float(0.5 * np.abs(alphas - weights.alpha).sum(axis=1).mean()),
-        squared_distance=float(reached.mean()),
-        worst_squared_distance=float(np.quantile(reached, 0.95)),
+        squared_distance=float(squared_distances.mean()),
+        worst_squared_distance=float(np.quantile(squared_distances, 0.95)),
     )

@@ -58,7 +58,7 @@ SOURCES: Mapping[str, Source] = {
         heart.read,
         heart.FILES,
         partition="given",
-        model="logistic",
+        model="linear",
         target_client="Cleveland",
         impute="median",
     ),

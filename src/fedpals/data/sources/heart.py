@@ -61,4 +61,4 @@ def read(root: Path) -> Dataset:
     cholesterol = COLUMNS.index("chol")
     x[x[:, cholesterol] == 0, cholesterol] = np.nan
     everyone = {"train": np.arange(len(y))}
-    return Dataset("heart", x, y, LABELS, everyone, np.array(hospital), tuple(HOSPITALS))
+    return Dataset("heart", x, y, LABELS, everyone, np.array(hospital), tuple(HOSPITALS), COLUMNS)

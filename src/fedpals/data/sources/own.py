@@ -58,19 +58,10 @@ def read_csv(path: Path, client_column: str | None, label_column: str) -> Datase
         if column is not None and column not in header:
             hint = did_you_mean(column, header) or f"; its columns are {', '.join(header[:20])}"
             raise InputError(f"{path} has no column {column!r}, which {key} names{hint}")
-    numbers = [i for i, name in enumerate(header) if name not in {client_column, label_column}]
-    if not numbers:
+    columns = [name for name in header if name not in {client_column, label_column}]
+    if not columns:
         raise InputError(f"{path} has no columns besides client and label; it needs at least one of numbers")
-    x = np.empty((len(rows), len(numbers)), dtype=np.float32)
-    for row, cells in enumerate(rows):
-        for k, i in enumerate(numbers):
-            value = _cell(cells[i])
-            if value is None:
-                raise InputError(
-                    f"{path}, row {row + 1}, column {header[i]!r}: {cells[i]!r} is not a number; turn the column into numbers "
-                    "or leave it out"
-                )
-            x[row, k] = value
+    x = _numbers(path, header, rows, columns)
     texts = [cells[header.index(label_column)] for cells in rows]
     whole = all(re.fullmatch(r"\d+", text) for text in texts)
     y, labels = as_labels(
@@ -82,8 +73,36 @@ def read_csv(path: Path, client_column: str | None, label_column: str) -> Datase
         domain, domains = as_clients([cells[header.index(client_column)] for cells in rows], len(rows))
     elif np.isnan(x).any():
         row, k = (int(i) for i in np.argwhere(np.isnan(x))[0])
-        raise InputError(f"{path}, row {row + 1}, column {header[numbers[k]]!r}: a missing value; fill it in")
-    return Dataset(path.stem, x, y, labels, {"train": np.arange(len(rows))}, domain, domains)
+        raise InputError(f"{path}, row {row + 1}, column {columns[k]!r}: a missing value; fill it in")
+    return Dataset(path.stem, x, y, labels, {"train": np.arange(len(rows))}, domain, domains, tuple(columns))
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Return the named columns of a .csv file, in that order; all of them where none is named."""
+    header, rows = _table(path)
+    if missing := [name for name in columns if name not in header]:
+        raise InputError(
+            f"{path} has no column {missing[0]!r}, which the model was trained with{did_you_mean(missing[0], header)}"
+        )
+    return _numbers(path, header, rows, columns or header)
+
+
+def _numbers(
+    path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[str]
+) -> npt.NDArray[np.float32]:
+    """Return columns of numbers, (n, d); NaN where a value is missing."""
+    x = np.empty((len(rows), len(columns)), dtype=np.float32)
+    places = [header.index(name) for name in columns]
+    for row, cells in enumerate(rows):
+        for k, i in enumerate(places):
+            value = _cell(cells[i])
+            if value is None:
+                raise InputError(
+                    f"{path}, row {row + 1}, column {header[i]!r}: {cells[i]!r} is not a number; turn the column into numbers "
+                    "or leave it out"
+                )
+            x[row, k] = value
+    return x
 
 
 def _table(path: Path) -> tuple[list[str], list[list[str]]]:

@@ -1,1 +1,1 @@
-"""A whole Flower deployment on this machine, for trying things out and for tests."""
+"""A complete Flower deployment on this machine, for trials and for tests."""

@@ -1,4 +1,4 @@
-"""Freshly made TLS certificates and node keys, for deployments on one machine and for tests."""
+"""New TLS certificates and node keys, for deployments on one machine and for tests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
-_VALID = timedelta(days=1)
+_VALIDITY = timedelta(days=1)
+"""Time for which the certificates are valid."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Paths of a certificate authority and of a server certificate for this machine that it signed."""
+    """Paths of a certificate authority, and of a server certificate for this machine that it signed."""
 
     authority: Path
     server: Path
@@ -28,13 +29,13 @@ class Certificates:
 def make_certificates(folder: Path) -> Certificates:
     """Write a new authority and a server certificate for 127.0.0.1 and localhost, valid for a day."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = Certificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+    paths = Certificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority_name = _name("fedpals local authority")
-    signs = x509.BasicConstraints(ca=True, path_length=0)
+    constraints = x509.BasicConstraints(ca=True, path_length=0)
     authority = (
         _certificate(authority_name, authority_name, authority_key)
-        .add_extension(signs, critical=True)
+        .add_extension(constraints, critical=True)
         .add_extension(_key_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
@@ -50,14 +51,14 @@ def make_certificates(folder: Path) -> Certificates:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    made.authority.write_bytes(authority.public_bytes(Encoding.PEM))
-    made.server.write_bytes(server.public_bytes(Encoding.PEM))
-    _write_private(made.server_key, server_key, PrivateFormat.PKCS8)
-    return made
+    paths.authority.write_bytes(authority.public_bytes(Encoding.PEM))
+    paths.server.write_bytes(server.public_bytes(Encoding.PEM))
+    _write_private(paths.server_key, server_key, PrivateFormat.PKCS8)
+    return paths
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a new key pair for a SuperNode: the private key at ``path``, the public one, returned, beside it."""
+    """Write a new key pair for a SuperNode, the private key to ``path``; return the path of the public key."""
     key = ec.generate_private_key(ec.SECP384R1())
     _write_private(path, key, PrivateFormat.OpenSSH)
     public = path.with_name(path.name + ".pub")
@@ -98,5 +99,5 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePri
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + _VALID)
+        .not_valid_after(now + _VALIDITY)
     )

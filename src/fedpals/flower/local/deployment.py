@@ -1,4 +1,4 @@
-"""A whole Flower deployment on this machine: SuperLink, SuperNodes, and everything down again afterwards."""
+"""A complete Flower deployment on this machine: start SuperLink and SuperNodes, and stop all of them at the end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import IO, Self
 from fedpals.errors import FedpalsError
 from fedpals.flower.local.certificates import Certificates, make_certificates, make_node_key
 
-_PATIENCE = 60.0
-"""Seconds for SuperLink to accept connections, and for a command to end."""
-_GRACE = 10.0
-"""Seconds that processes get to end by themselves."""
+_START_SECONDS = 60.0
+"""Time limit for SuperLink to accept connections, and for a command to end."""
+_EXIT_SECONDS = 10.0
+"""Time limit for processes to end by themselves."""
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's processes: files below ``home``, and nothing is sent or fetched."""
+    """Return the environment of Flower's processes: files below ``home``, no telemetry and no downloads."""
     return {
         **os.environ,
         "FLWR_HOME": str(home),
@@ -42,10 +42,10 @@ class DeploymentError(FedpalsError, RuntimeError):
 
 
 class Deployment:
-    """SuperLink and SuperNodes on free loopback ports, with TLS and node keys if wanted.
+    """SuperLink and SuperNodes on free loopback ports, optionally with TLS and node keys.
 
-    A context manager; leaving it, by whatever way, ends every process that it started. Flower's own
-    files and the processes' logs are in ``folder``.
+    Use it as a context manager: on exit it ends every process that it started. Flower's own files and the logs of the
+    processes are in ``folder``.
     """
 
     def __init__(self, *, tls: bool = False) -> None:
@@ -60,7 +60,7 @@ class Deployment:
 
     @property
     def address(self) -> str:
-        """Where SuperLink listens."""
+        """Address of SuperLink."""
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -75,29 +75,29 @@ class Deployment:
         self.stop()
 
     def _start_superlink(self) -> None:
-        made = self.certificates
-        if made is None:
+        certificates = self.certificates
+        if certificates is None:
             connection, security = "insecure = true", ["--insecure"]
         else:
-            connection = f'root-certificates = "{made.authority}"'
-            security = ["--ssl-ca-certfile", str(made.authority), "--ssl-certfile", str(made.server)]
-            security += ["--ssl-keyfile", str(made.server_key), "--enable-supernode-auth"]
+            connection = f'root-certificates = "{certificates.authority}"'
+            security = ["--ssl-ca-certfile", str(certificates.authority), "--ssl-certfile", str(certificates.server)]
+            security += ["--ssl-keyfile", str(certificates.server_key), "--enable-supernode-auth"]
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{self.address}"\n{connection}\n',
             encoding="utf-8",
         )
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--database", str(self.folder / "state.db")]
-        superlink = self._start("superlink", ["flower-superlink", *security, *place])
-        until(lambda: superlink.poll() is not None or _listens(self.port), "SuperLink does not listen")
+        options = ["--host", "127.0.0.1", "--port", str(self.port), "--database", str(self.folder / "state.db")]
+        superlink = self._start("superlink", ["flower-superlink", *security, *options])
+        until(lambda: superlink.poll() is not None or _is_listening(self.port), "SuperLink accepts no connections")
         if superlink.poll() is not None:
             raise DeploymentError(f"SuperLink ended with code {superlink.returncode}:\n{self.log('superlink')}")
 
     def node(
         self, number: int, of: int, *, register: bool = True, authority: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start the SuperNode of partition ``number``; with TLS it gets a new key, registered unless told otherwise.
+        """Start the SuperNode of partition ``number``; with TLS it gets a new key, which is registered if ``register``.
 
-        ``authority`` is the certificate that the node trusts; SuperLink's own unless given.
+        ``authority`` is the certificate that the node trusts, SuperLink's unless given.
         """
         name = f"node-{len(self.processes)}"
         security = ["--insecure"]
@@ -106,16 +106,16 @@ class Deployment:
             public = make_node_key(key)
             if register:
                 self.command(["flwr", "supernode", "register", str(public), "here"])
-            trusted = authority or self.certificates.authority
-            security = ["--root-certificates", str(trusted), "--auth-supernode-private-key", str(key)]
-        place = ["--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
+            root = authority or self.certificates.authority
+            security = ["--root-certificates", str(root), "--auth-supernode-private-key", str(key)]
+        options = ["--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
         return self._start(
             name,
-            ["flower-supernode", *security, *place, "--node-config", f"partition-id={number} num-partitions={of}"],
+            ["flower-supernode", *security, *options, "--node-config", f"partition-id={number} num-partitions={of}"],
         )
 
     def run(self, app: Path, config: Iterable[str] = (), *, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-        """Submit an app; the process returned prints its log, to ``output`` if given, until the run ends."""
+        """Submit an app; return the process that prints its log, to ``output`` if given, until the run ends."""
         overrides = [part for text in config for part in ("--run-config", text)]
         process = subprocess.Popen(
             ["flwr", "run", str(app), "here", "--stream", *overrides],
@@ -129,40 +129,41 @@ class Deployment:
         return process
 
     def status(self) -> str:
-        """Return how the newest run stands, such as ``finished:completed``."""
+        """Return the status of the newest run, such as ``finished:completed``."""
         runs = json.loads(self.command(["flwr", "list", "here", "--format", "json"]))["runs"]
         return str(runs[0]["status"]) if runs else "never started"
 
     def online(self) -> int:
-        """Return how many SuperNodes are connected."""
+        """Return the number of connected SuperNodes."""
         nodes = json.loads(self.command(["flwr", "supernode", "list", "here", "--format", "json"]))["nodes"]
         return sum(node["status"] == "online" for node in nodes)
 
     def command(self, command: list[str]) -> str:
-        """Run one of Flower's commands to its end and return what it printed."""
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
+        """Run one of Flower's commands and return its output."""
+        process = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=_START_SECONDS, check=False
         )
-        if done.returncode:
-            raise DeploymentError(f"{' '.join(command)} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
-        return done.stdout
+        if process.returncode:
+            output = f"{process.stdout}{process.stderr}"
+            raise DeploymentError(f"{' '.join(command)} ended with code {process.returncode}:\n{output}")
+        return process.stdout
 
     def log(self, name: str) -> str:
-        """Return what a process has printed."""
+        """Return the output of a process so far."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def logs(self) -> str:
-        """Return what all processes have printed."""
+        """Return the output of all processes so far."""
         return "\n".join(f"== {path.stem}\n{self.log(path.stem)}" for path in sorted(self.folder.glob("*.log")))
 
     def stop(self) -> None:
-        """End every process of this deployment, those that detached themselves included; remove its folder."""
+        """End every process of this deployment, including detached ones, and remove its folder."""
         for process in reversed(self.processes):
             if process.poll() is None:
                 process.terminate()
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE)
+                process.wait(_EXIT_SECONDS)
         end_all(self.home)
         for process in self.processes:
             process.wait()
@@ -170,7 +171,7 @@ class Deployment:
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("wb") as log:
-            # A session of its own: Ctrl-C reaches this process alone, which then ends the others in order.
+            # In its own session, so that Ctrl-C only reaches this process, which then ends the others in order.
             process = subprocess.Popen(
                 command,
                 env=self.environment,
@@ -184,42 +185,42 @@ class Deployment:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody uses."""
+    """Return a free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def end_all(home: Path) -> None:
-    """End every process that was started with FLWR_HOME at ``home``: SuperLink's helpers leave its session."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        for pid in _started_with(home):
+    """End every process that was started with FLWR_HOME at ``home``, because SuperLink's helpers leave its session."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in _process_ids(home):
             with suppress(ProcessLookupError):
-                os.kill(pid, how)
-        deadline = time.monotonic() + _GRACE
-        while _started_with(home) and time.monotonic() < deadline:
+                os.kill(pid, number)
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while _process_ids(home) and time.monotonic() < deadline:
             time.sleep(0.1)
 
 
-def _started_with(home: Path) -> list[int]:
-    mark, found = f"FLWR_HOME={home}".encode(), []
+def _process_ids(home: Path) -> list[int]:
+    variable, ids = f"FLWR_HOME={home}".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
+            if state != "Z" and variable in (folder / "environ").read_bytes().split(b"\0"):
+                ids.append(int(folder.name))
+    return ids
 
 
-def _listens(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def until(condition: Callable[[], bool], otherwise: str) -> None:
-    """Wait for a condition, and raise where it does not come true."""
-    deadline = time.monotonic() + _PATIENCE
+def until(condition: Callable[[], bool], failure: str) -> None:
+    """Wait until a condition is true; raise with ``failure`` if that takes too long."""
+    deadline = time.monotonic() + _START_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise DeploymentError(f"{otherwise} after {_PATIENCE:g} s")
+            raise DeploymentError(f"{failure} after {_START_SECONDS:g} s")
         time.sleep(0.1)

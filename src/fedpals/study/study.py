@@ -1,0 +1,172 @@
+"""A study: the finished runs of several methods, to look at and to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedpals.data import Federation
+from fedpals.engine.metrics import Estimated, HeldOutMetrics, Metrics
+from fedpals.engine.target_model import TargetModel
+from fedpals.errors import InputError
+from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
+from fedpals.simulation.record import Record, SelectedRound
+from fedpals.study.table import StudyTable, build_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+METRICS = ("accuracy", "balanced_accuracy", "log_loss", "auc", "macro_f1")
+"""What tables and curves can show."""
+_USES = (Correction.RAW, Correction.PRIOR, Correction.CALIBRATED, Correction.RECOMMENDED)
+"""Ways to use a model, the simplest first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """The finished runs of several methods on one federation."""
+
+    runs: tuple[Record, ...]
+    """Records of all runs, method by method; each has a folder on disk."""
+    federation: Federation | None = None
+    """Clients and target, where they were given in Python."""
+    network: Callable[..., Any] | None = None
+    """The class or function of the user's own network."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Titles of the methods, in their order."""
+        return tuple(dict.fromkeys(record.run.method.full_title for record in self.runs))
+
+    @property
+    def has_test(self) -> bool:
+        """Whether the target has samples to test on; otherwise all numbers are the clients' estimates."""
+        return bool(self.runs[0].result().test_samples)
+
+    def table(self, metric: str = "accuracy", *, baseline: str = "FedAvg") -> StudyTable:
+        """Return mean ± std over seeds of every method and use, and paired differences to a baseline.
+
+        On the target's test samples where it has any; else as estimated from samples that clients held out.
+
+        Parameters
+        ----------
+        metric
+            accuracy, balanced_accuracy, log_loss, auc (two labels) or macro_f1 (test samples only).
+        baseline
+            Title of the method that others are compared with, seed by seed; the first method where it is not among them.
+        """
+        _check(metric)
+        values = {
+            (record.run.method.full_title, record.run.seed, use): value
+            for record in self.runs
+            for use in _USES
+            if (value := self._value(record, use, metric)) is not None
+        }
+        if not values:
+            raise InputError(f"metric is {metric!r}, which these runs do not have; give one of {', '.join(METRICS)}")
+        return build_table(values, metric, baseline, estimated=not self.has_test)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return a row per method, seed, round and correction, ready for ``pandas.DataFrame``."""
+        return list(self._history())
+
+    def plot(self, metric: str = "accuracy", *, correction: str = "raw", ax: Axes | None = None) -> Axes:
+        """Draw learning curves, mean and one standard deviation over seeds; return matplotlib's axes."""
+        _check(metric)
+        from fedpals.report.figures import new_figure
+        from fedpals.report.lines import Series, draw_series
+        from fedpals.report.looks import looks
+
+        if ax is None:
+            ax = new_figure(7, 4.2).subplots()
+        kinds = {record.run.method.full_title: record.run.method.name for record in self.runs}
+        known_looks = looks((title, {"method": name}) for title, name in kinds.items())
+        curves: dict[str, list[list[float]]] = {}
+        for record in self.runs:
+            values = [self._round_value(line.scores(Correction(correction)), metric) for line in record.lines()]
+            if all(value is not None for value in values):
+                curves.setdefault(record.run.method.full_title, []).append([v for v in values if v is not None])
+        if not curves:
+            raise InputError(f"no run has {metric} with the correction {correction!r} in every round")
+        percent = metric != "log_loss"
+        series = [Series.of_rounds(known_looks[title], lines) for title, lines in curves.items()]
+        draw_series(ax, series, list(curves), scale=100 if percent else 1)
+        what = "target" if self.has_test else "estimated target"
+        ax.set_xlabel("round")
+        ax.set_ylabel(f"{what} {metric.replace('_', ' ')}" + (" (%)" if percent else ""))
+        ax.legend(frameon=False, fontsize="small")
+        return ax
+
+    def best(self, *, method: str | None = None) -> TargetModel:
+        """Return the model to use: of the best method and correction, that of the best seed.
+
+        Methods and corrections are compared by their mean score over seeds. The score is the target accuracy that
+        clients' held-out samples estimate; the target's test samples choose nothing. ``method`` is the only method to
+        choose from.
+        """
+        scores: dict[tuple[str, Correction], list[tuple[float, Record]]] = {}
+        for record in self.runs:
+            title, name = record.run.method.full_title, record.run.method.name
+            for use in _USES:
+                if method in (None, title, name) and (selected := self._selected(record, use)) is not None:
+                    scores.setdefault((title, use), []).append((selected.score, record))
+        if not scores:
+            raise InputError(f"method is {method!r}; the methods are {', '.join(self.methods)}")
+        # Of equal means the first is taken: the simplest use of the first method.
+        (_, use), candidates = max(scores.items(), key=lambda item: sum(s for s, _ in item[1]) / len(item[1]))
+        _, record = max(candidates, key=lambda candidate: candidate[0])
+        return TargetModel.load(record.model(use), self.network)
+
+    def __repr__(self) -> str:
+        seeds, clients = len({record.run.seed for record in self.runs}), self.runs[0].result().clients
+        return f"<Study of {', '.join(self.methods)}; {seeds} seeds; {clients} clients>"
+
+    def _selected(self, record: Record, use: Correction) -> SelectedRound | None:
+        """Return the round whose model was saved with a correction."""
+        selected = record.result().selected
+        if use is Correction.RECOMMENDED:
+            return selected.get(Evaluation.RECOMMENDED)
+        rule = SelectedBy.ESTIMATE if record.run.knowledge.held_out is not None else SelectedBy.VALIDATION
+        return selected.get(Evaluation.of(use, rule))
+
+    def _value(self, record: Record, use: Correction, metric: str) -> float | None:
+        selected = self._selected(record, use)
+        if selected is None:
+            return None
+        return _metric(selected.test if self.has_test else selected.clients, metric)
+
+    def _round_value(self, scores: Any, metric: str) -> float | None:
+        return None if scores is None else _metric(scores.test if self.has_test else scores.clients, metric)
+
+    def _history(self) -> Iterator[dict[str, Any]]:
+        for record in self.runs:
+            run = record.run
+            for line in record.lines():
+                for correction in (Correction.RAW, Correction.PRIOR, Correction.CALIBRATED):
+                    scores = line.scores(correction)
+                    if scores is None:
+                        continue
+                    row = {"method": run.method.full_title, "seed": run.seed, "round": line.round, "loss": line.loss}
+                    row["correction"] = correction.value
+                    for part in ("validation", "test"):
+                        values = getattr(scores, part)
+                        row |= {f"{part}_{m}": getattr(values, m) for m in METRICS if values is not None}
+                    if scores.clients is not None:
+                        row |= {f"estimated_{m}": _metric(scores.clients, m) for m in METRICS if m != "macro_f1"}
+                        row["estimated_accuracy_error"] = scores.clients.standard_error
+                    yield row
+
+
+def _check(metric: str) -> None:
+    if metric not in METRICS:
+        raise InputError(f"metric is {metric!r}; give one of {', '.join(METRICS)}")
+
+
+def _metric(values: Metrics | HeldOutMetrics | None, metric: str) -> float | None:
+    if values is None:
+        return None
+    if isinstance(values, HeldOutMetrics) and metric == "accuracy":
+        return values.target_accuracy
+    value = getattr(values, metric, None)
+    return value.value if isinstance(value, Estimated) else value
