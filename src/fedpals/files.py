@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Files that people read: whole or not at all, and safe to open."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def spreadsheet_safe(text: str) -> str:
+    """Return text that a spreadsheet shows and does not compute.
+
+    >>> spreadsheet_safe("=1+1"), spreadsheet_safe("Mall North")
+    ("'=1+1", 'Mall North')
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _umask() -> int:

@@ -20,8 +20,8 @@ QUICK = ("--task", "digits", "--model", "logistic", "--clients", "7", "--labels-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("check")
-    done = run("run", *QUICK, "--held-out", "0.3", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    process = run("run", *QUICK, "--held-out", "0.3", cwd=folder)
+    assert process.returncode == 0, process.stderr
     return next(folder.glob("runs/*/*/*"))
 
 
@@ -29,20 +29,20 @@ def with_tallies(finished: Path, folder: Path, confusions: np.ndarray) -> Path:
     """Copy the run, with other tallies: (M, K, K) confusions."""
     shutil.copytree(finished, folder)
     zeros = np.zeros(10)
-    told = [Tally(zeros, zeros, confusion).to_json() for confusion in confusions]
-    (folder / "tallies.json").write_text(json.dumps(told))
+    tallies = [Tally(zeros, zeros, confusion).to_json() for confusion in confusions]
+    (folder / "tallies.json").write_text(json.dumps(tallies))
     return folder
 
 
 def test_what_a_run_with_held_out_samples_says(finished: Path) -> None:
-    done = run("check", str(finished))
-    assert done.returncode == 0, done.stderr
-    told = " ".join(done.stdout.split())
+    process = run("check", str(finished))
+    assert process.returncode == 0, process.stderr
+    output = " ".join(process.stdout.split())
     tallies = [Tally.from_json(t) for t in json.loads((finished / "tallies.json").read_text())]
     samples = sum(int(t.samples.sum()) for t in tallies)
-    assert f"digits-C4, FedPALS (ESS 0.5), seed 0: 6 clients, {samples} held-out samples" in told
-    assert "green" in told or "amber" in told, "the partition is label shift by construction"
-    assert "would be found with 80 % probability" in told
+    assert f"digits-C4, FedPALS (ESS 0.5), seed 0: 6 clients, {samples} held-out samples" in output
+    assert "green" in output or "amber" in output, "the partition is label shift by construction"
+    assert "would be detected with 80 % probability" in output
 
 
 def test_a_client_that_errs_differently_is_named(finished: Path, tmp_path: Path) -> None:
@@ -52,17 +52,17 @@ def test_a_client_that_errs_differently_is_named(finished: Path, tmp_path: Path)
     swapped = alike[:, [1, 0, *range(2, 10)]]
     confusions[4] = rng.multinomial(np.full(10, 40), swapped)
     folder = with_tallies(finished, tmp_path / "moved elsewhere", confusions)
-    told = " ".join(run("check", str(folder)).stdout.split())
-    assert "● red" in told
-    assert "leave out client 4" in told
-    assert "points" in told
+    output = " ".join(run("check", str(folder)).stdout.split())
+    assert "● red" in output
+    assert "leave out client 4" in output
+    assert "points" in output
     as_json = json.loads(run("check", str(folder), "--json").stdout)
     assert as_json["light"] == "red"
     assert as_json["broken_clients"][0] == "4"
     assert {"0", "1"} <= set(as_json["broken_labels"])
     assert {(b["client"], b["label"]) for b in as_json["breaks"]} >= {("4", "0"), ("4", "1")}
     assert as_json["leave_out"] == ["4"]
-    assert as_json["advice"] in told
+    assert as_json["advice"] in output
 
 
 def test_where_nothing_can_be_tested_it_says_so(finished: Path, tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_where_nothing_can_be_tested_it_says_so(finished: Path, tmp_path: Path) 
 
 
 def test_bad_input(finished: Path, tmp_path: Path) -> None:
-    told = refused("check", str(tmp_path))
-    assert f"{tmp_path}: no run there (config.toml); give the folder of a run" in told
+    error = refused("check", str(tmp_path))
+    assert f"{tmp_path}: no run there (config.toml); give the folder of a run" in error
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)
     (copy / "tallies.json").write_text('[{"labels": 10}]')

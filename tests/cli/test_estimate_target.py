@@ -23,8 +23,8 @@ QUICK = ("--task", "digits", "--model", "logistic", "--clients", "4", "--beta", 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("estimate")
-    done = run("run", *QUICK, "--held-out", "0.4", "--batch-size", "8", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    process = run("run", *QUICK, "--held-out", "0.4", "--batch-size", "8", cwd=folder)
+    assert process.returncode == 0, process.stderr
     return next(folder.glob("runs/*/*/*"))
 
 
@@ -38,22 +38,24 @@ def unlabelled(finished: Path) -> Path:
 
 
 def test_a_table_and_a_file_that_weights_reads(finished: Path, unlabelled: Path, tmp_path: Path) -> None:
-    done = run("estimate-target", str(finished), str(unlabelled), "-o", "target.csv", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(run("estimate-target", str(finished), str(unlabelled), "--json").stdout)
+    process = run("estimate-target", str(finished), str(unlabelled), "-o", "target.csv", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    output = json.loads(run("estimate-target", str(finished), str(unlabelled), "--json").stdout)
     table = read_target(tmp_path / "target.csv")
-    assert list(table.shares) == told["labels"]
-    assert list(table.shares.values()) == pytest.approx(told["bbse"]["target"])
+    assert list(table.shares) == output["labels"]
+    assert list(table.shares.values()) == pytest.approx(output["bbse"]["target"])
     for name in ("bbse", "em"):
-        estimate = {key: np.array(told[name][key]) for key in ("target", "lower", "upper")}
+        estimate = {key: np.array(output[name][key]) for key in ("target", "lower", "upper")}
         assert estimate["target"].sum() == pytest.approx(1.0)
         assert (estimate["lower"] <= estimate["target"]).all()
         assert (estimate["target"] <= estimate["upper"]).all()
         truth = np.array(view_of(Record.at(finished))["target"])
         assert np.abs(estimate["target"] - truth).sum() < 0.5, "far closer than the clients' own mix"
         assert ((estimate["lower"] <= truth) & (truth <= estimate["upper"])).mean() >= 0.7
-        assert all(f"{share:.3f}" in done.stdout for share in estimate["target"])
-    counts = "client," + ",".join(told["labels"]) + "\na," + ",".join("9" * 10) + "\nb," + ",".join(map(str, range(10)))
+        assert all(f"{share:.3f}" in process.stdout for share in estimate["target"])
+    counts = (
+        "client," + ",".join(output["labels"]) + "\na," + ",".join("9" * 10) + "\nb," + ",".join(map(str, range(10)))
+    )
     (tmp_path / "clients.csv").write_text(counts)
     assert run("weights", "clients.csv", "--target", "target.csv", cwd=tmp_path).returncode == 0
 
@@ -82,21 +84,21 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
         shutil.copy(tmp_path / "photos" / "light" / f"{i}.png", target / "new")
     settings = ("--image-size", "8", "--labels-per-client", "2", "--clients", "3", "--model", "logistic")
     quick = (*settings, "--rounds", "8", "--held-out", "0.4", "--test-samples", "8", "--validation-samples", "4")
-    done = run("run", "--task", "photos", *quick, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    process = run("run", "--task", "photos", *quick, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
     folder = next(tmp_path.glob("runs/*/*/*"))
-    told = json.loads(run("estimate-target", str(folder), "target", "--json", cwd=tmp_path).stdout)
-    assert told["samples"] == 8
-    assert told["bbse"]["target"] == pytest.approx([0.0, 1.0])
-    assert told["em"]["target"][1] > 0.8
+    output = json.loads(run("estimate-target", str(folder), "target", "--json", cwd=tmp_path).stdout)
+    assert output["samples"] == 8
+    assert output["bbse"]["target"] == pytest.approx([0.0, 1.0])
+    assert output["em"]["target"][1] > 0.8
 
 
 def test_bad_input(finished: Path, unlabelled: Path, tmp_path: Path) -> None:
     folder = str(finished)
     assert "missing.npz: no such file or folder" in refused("estimate-target", folder, "missing.npz", cwd=tmp_path)
     np.savez(tmp_path / "wide.npz", x=np.zeros((4, 1, 9, 9), dtype=np.uint8))
-    told = refused("estimate-target", folder, "wide.npz", "-o", "t.csv", cwd=tmp_path)
-    assert "wide: these inputs do not fit the model of" in told
+    output = refused("estimate-target", folder, "wide.npz", "-o", "t.csv", cwd=tmp_path)
+    assert "wide: these inputs do not fit the model of" in output
     assert "--level is 95" in refused("estimate-target", folder, str(unlabelled), "--level", "95")
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)
@@ -130,9 +132,9 @@ def test_where_bbse_cannot_tell_labels_apart_em_is_shown_and_no_file_is_written(
         tally["confusion"] = [[y, 0 if y == 1 else predicted, n] for y, predicted, n in tally["confusion"]]
         tally["confusion"] += [[0, 0, 20], [1, 0, 20]]
     (copy / "tallies.json").write_text(json.dumps(tallies))
-    told = " ".join(run("estimate-target", str(copy), str(unlabelled)).stdout.split())
-    assert "No BBSE: these predictions do not tell the labels" in told
-    assert "EM" in told
+    output = " ".join(run("estimate-target", str(copy), str(unlabelled)).stdout.split())
+    assert "No BBSE: these predictions do not distinguish the labels" in output
+    assert "EM" in output
     refusal = refused("estimate-target", str(copy), str(unlabelled), "-o", "t.csv", cwd=tmp_path)
     assert "or write the other estimate, --by em" in refusal
     assert not (tmp_path / "t.csv").exists()

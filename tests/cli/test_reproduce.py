@@ -22,28 +22,28 @@ def words(text: str) -> str:
 
 
 def test_the_list_names_every_experiment_with_its_scales(tmp_path: Path) -> None:
-    done = run("reproduce", "--list", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    process = run("reproduce", "--list", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
     assert not list(tmp_path.iterdir())
-    first = {line.split()[0] for line in done.stdout.splitlines() if line[:1].strip()}
+    first = {line.split()[0] for line in process.stdout.splitlines() if line[:1].strip()}
     assert {path.stem for path in DEFINITIONS.glob("*.toml")} <= first
     experiment = read_experiment("pacs-noise", DEFINITIONS)
     runs, tuning = (
         len(reported_runs(experiment, "desk", choose_points(experiment, {}))),
         len(tuning_runs(experiment, "desk")),
     )
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("pacs-noise"))
+    (line,) = (line for line in process.stdout.splitlines() if line.startswith("pacs-noise"))
     assert line.split()[-3:] == ["desk", str(runs), str(tuning)]
 
 
 def test_an_experiment_from_its_file_to_its_table(tmp_path: Path) -> None:
     definition(tmp_path, TINY.replace("[[row]]", "[[row]]\nreported = { FedAvg = [67.1, 22.0] }", 1))
-    done = run(*OURS, "--workers", "1", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = words(done.stdout)
+    process = run(*OURS, "--workers", "1", cwd=tmp_path)
+    assert process.returncode == 0, process.stdout + process.stderr
+    output = words(process.stdout)
     for expected in ("tuning: 12 to compute", "runs: 6 to compute", "C = 2", "+prior", "paper 67.1 ± 22.0", "±"):
-        assert expected in told
-    assert "Results: results/tiny; see them with: fedpals report results/tiny" in done.stdout
+        assert expected in output
+    assert "Results: results/tiny; see them with: fedpals report results/tiny" in process.stdout
     folder = tmp_path / "results" / "tiny"
     assert {path.name for path in folder.iterdir()} == {
         "experiment.toml", "runs.jsonl", "tuning.jsonl", "provenance.json",
@@ -59,13 +59,13 @@ def test_a_failing_run_ends_with_code_1_and_every_reason_is_told_once(tmp_path: 
     text += '[[method]]\nname = "broken"\nrun = { method = "fedprox", proximal_weight = 1e30, epochs = 4 }\n'
     text += '[[row]]\nname = "gone"\nrun = { task = "gone.npz" }\nmethods = ["FedAvg", "FedPALS"]\n'
     definition(tmp_path, text)
-    done = run(*OURS, "--workers", "2", cwd=tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    told = words(done.stdout)
-    assert "failed: C = 2, broken, seed 0" in told
-    assert "smaller learning_rate" in told
-    assert "failed: gone, FedAvg, seed 0 and 3 more: " in told
-    assert told.count("gone.npz") == 1
+    process = run(*OURS, "--workers", "2", cwd=tmp_path)
+    assert process.returncode == 1, process.stdout + process.stderr
+    output = words(process.stdout)
+    assert "failed: C = 2, broken, seed 0" in output
+    assert "smaller learning_rate" in output
+    assert "failed: gone, FedAvg, seed 0 and 3 more: " in output
+    assert output.count("gone.npz") == 1
     assert len((tmp_path / "results" / "tiny" / "runs.jsonl").read_text().splitlines()) == 6
 
 
@@ -87,10 +87,10 @@ def test_bad_input_writes_nothing(arguments: tuple[str, ...], expected: str, tmp
 def test_an_address_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'fedpals[ray]'")
     definition(tmp_path, TINY)
-    done = run(*command, "--ray", "nonsense", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "cannot connect to a Ray cluster at nonsense (" in words(done.stderr)
-    assert "Traceback" not in done.stderr
+    process = run(*command, "--ray", "nonsense", cwd=tmp_path)
+    assert process.returncode == 2
+    assert "cannot connect to a Ray cluster at nonsense (" in words(process.stderr)
+    assert "Traceback" not in process.stderr
     assert not (tmp_path / "runs").exists()
 
 

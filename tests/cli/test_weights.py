@@ -99,6 +99,79 @@ def test_a_label_missing_from_the_target(tmp_path: Path) -> None:
     assert run("weights", STORES, "--target", "t.csv", "--missing-is-zero", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "label;share\nfood;25 %\nclothing;30%\nelectronics;45 %\n",
+        "\ufefffood\t0,25\nclothing\t0,30\nelectronics\t0,45\n",
+        "food,clothing,electronics\n0.25,0.30,0.45\n",
+        "store,food,clothing,electronics\nnew,25,30,45\n",
+        "food,25.0\nclothing,30.0\nelectronics,45.0\n",
+    ],
+)
+def test_targets_as_people_have_them(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    done = run("weights", STORES, "--target", "t.csv", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["target"] == pytest.approx([0.25, 0.30, 0.45])
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("food,0.2\nclothing,0.3\nelectronics,0\n", "the probabilities sum to 0.5, which rounding does not explain"),
+        ("food,0.5\nclothing,0.5\nelectronics,0.5\n", "sum to 1.5"),
+        ("food,2O\nclothing,30\nelectronics,45\n", "line 1, label 'food': '2O' is not a probability or a count"),
+        ("food,20%\nclothing,30%\nelectronics,40%\n", "the percentages sum to 90"),
+        ("food,20%\nclothing,30\nelectronics,50%\n", "'30' has no percent sign, others have"),
+        (
+            "food,0.5\nclothin,0.2\nelectronics,0.3\n",
+            "names the label 'clothin', which no client has; did you mean 'clothing'",
+        ),
+        ("food,1e400\nclothing,1\nelectronics,1\n", "'1e400' is not a probability or a count"),
+        ("food,0e99999999999\nclothing,0.5\nelectronics,0.5\n", ""),
+    ],
+)
+def test_wrong_targets_are_never_taken_for_right_ones(tmp_path: Path, target: str, message: str) -> None:
+    (tmp_path / "t.csv").write_text(target)
+    if not message:
+        assert run("weights", STORES, "--target", "t.csv", cwd=tmp_path).returncode == 0
+        return
+    error = refused("weights", STORES, "--target", "t.csv", cwd=tmp_path)
+    assert message in error
+    assert "set it to 0" not in error
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ("client,food,clothing,electronics\nA,1,,3\n", "line 2, label 'clothing': '' is not a number; write 0"),
+        ("client;food;clothing;electronics\nA;1.000;2;x\n", "label 'electronics': 'x' is not a number; write digits"),
+        ("client,food,clothing,electronics\n\n\nA,1,10%,3\n", "line 4, label 'clothing': '10%' is not a number"),
+        ("client,food,clothing,electronics\nA,1,0x10,3\n", "'0x10' is not a number; write digits only"),
+        ('client,food,clothing,electronics\nA,1,"1,000",3\n', "'1,000' is not a number; write it without a separator"),
+        ("store,food,clothing,electronics,total\n1,1,2,3,6\n2,2,2,2,6\n", "'total' holds the sums of the others"),
+    ],
+)
+def test_bad_cells_are_named_with_their_remedy(tmp_path: Path, counts: str, message: str) -> None:
+    (tmp_path / "c.csv").write_text(counts)
+    assert message in refused("weights", "c.csv", "--target", NEW_STORE, cwd=tmp_path)
+
+
+def test_blank_cells_are_zero_where_said_and_ids_are_names(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("store,food,clothing,electronics\n17,5,,3\n18,1,9,\n")
+    done = run("weights", "c.csv", "--target", NEW_STORE, "--blank-is-zero", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["clients"] == ["17", "18"]
+
+
+def test_weights_as_a_table_for_spreadsheets(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("client,food,clothing,electronics\n=1+1,5,1,3\nB,1,9,4\n")
+    run("weights", "c.csv", "--target", NEW_STORE, "--csv", "w.csv", cwd=tmp_path)
+    header, first, _ = (tmp_path / "w.csv").read_text().splitlines()
+    assert header == "client,n,FedAvg,FedPALS"
+    assert first.startswith("'=1+1,9,0.39")
+
+
 def test_a_plot_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
     done = run("weights", STORES, "--target", NEW_STORE, "--plot", "deep/w.png", cwd=tmp_path)

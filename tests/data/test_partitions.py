@@ -70,7 +70,7 @@ class TestDeal:
 
     def test_a_label_that_runs_out_is_named(self) -> None:
         y, pool = labelled([5, 2])
-        with pytest.raises(InputError, match="3 samples of label 1 are wanted, but only 2 can be handed out"):
+        with pytest.raises(InputError, match="3 samples of label 1 are needed, but only 2 are available"):
             partitions.deal(y, pool, np.array([[1, 2], [0, 1]]), rng())
 
 
@@ -109,11 +109,11 @@ class TestSparsity:
     @pytest.mark.parametrize(
         ("clients", "C", "n", "message"),
         [
-            (1, 2, None, "clients is 1; with the target as the last one, at least 2 are needed"),
+            (1, 2, None, "clients is 1; at least 2 are needed, because the last one is the target"),
             (5, 6, None, "labels_per_client is 6 but the data has 5 labels; give 1 to 5"),
             (5, 0, None, "labels_per_client is 0 but"),
-            (5, 3, 2, "samples_per_client is 2, too few for 3 labels; at least 3 would do"),
-            (5, 5, 25, "samples_per_client is 25, which does not fit; at most 20 would do"),
+            (5, 3, 2, "samples_per_client is 2, too few for 3 labels; use at least 3"),
+            (5, 5, 25, "samples_per_client is 25, which does not fit; use at most 20"),
             (30, 5, None, "clients is 30, of which 30 drew label 0, but it has only 20 samples"),
         ],
     )
@@ -163,8 +163,8 @@ class TestDirichlet:
             (1, 0.1, None, "clients is 1"),
             (5, 0.0, None, "beta is 0.0; the Dirichlet concentration must be a number > 0"),
             (5, np.inf, None, "beta is inf"),
-            (4, 1e6, 26, "samples_per_client is 26, which does not fit at beta 1000000.0; 1 to 25 would do"),
-            (101, 1.0, None, "clients is 101, for which 100 samples do not suffice at beta 1.0; use fewer"),
+            (4, 1e6, 26, "samples_per_client is 26, which does not fit at beta 1000000.0; use 1 to 25"),
+            (101, 1.0, None, "clients is 101, but 100 samples are too few for them at beta 1.0; use fewer"),
         ],
     )
     def test_impossible_requests_say_what_would_fit(
@@ -190,7 +190,7 @@ class TestEvaluationSets:
         y, pool = labelled([3, 10, 20, 30, 40])
         T = p[0] / p[0].sum()
         most = partitions.most(y, pool, T)
-        with pytest.raises(InputError, match=rf"{most + 1} test samples .* at most {most} would do"):
+        with pytest.raises(InputError, match=rf"{most + 1} test samples .* use at most {most}"):
             partitions.follow(y, pool, T, most + 1, rng(), what="test samples")
         if most:
             assert partitions.follow(y, pool, T, most, rng()).size == most
@@ -300,5 +300,5 @@ class TestOracle:
 
     def test_too_many_clients_are_refused(self) -> None:
         y, pool = labelled([2, 500])
-        with pytest.raises(InputError, match=r"an oracle for 5 clients cannot be made: .* has only 2 with"):
+        with pytest.raises(InputError, match=r"an oracle for 5 clients cannot be built: .* has only 2 with"):
             partitions.oracle(y, pool, np.array([1.0, 0.0]), [9] * 5, rng())

@@ -113,7 +113,7 @@ class TestSampled:
     @pytest.mark.parametrize(
         ("keys", "message"),
         [
-            ({"clients": 1}, "clients is 1; with the target as the last one"),
+            ({"clients": 1}, "clients is 1; at least 2 are needed, because the last one is the target"),
             ({"labels_per_client": 11}, "labels_per_client is 11 but the data has 10 labels"),
             ({"test_samples": 5000}, "5000 test samples with the target's label marginal do not fit"),
             (
@@ -137,7 +137,7 @@ class TestSampled:
 
     def test_nothing_to_test_with_is_said(self, npz: Callable[..., Path]) -> None:
         path = npz(x=np.zeros((6, 1)), y=np.repeat([0, 1], 3))
-        with pytest.raises(InputError, match=r"1 test samples .* at most 0 would do"):
+        with pytest.raises(InputError, match=r"1 test samples .* use at most 0"):
             Task(task=str(path), clients=2, labels_per_client=1).federation(0)
 
 

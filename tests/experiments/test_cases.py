@@ -61,7 +61,7 @@ def test_missing_files_are_named_with_the_places_they_are_expected_at(folder: Pa
     ("old", "new", "words"),
     [
         ("wilds_split", "split", "has no column wilds_split; it needs"),
-        ("3,7,2", "3,7,many", "invalid literal for int.*'many'; cameras, labels and counts are whole numbers"),
+        ("3,7,2", "3,7,many", "invalid literal for int.*'many'; cameras, labels and counts must be whole numbers"),
         ("test,9", "val,9", "no samples of split 'test'; its splits are id_test, train, val"),
     ],
 )
@@ -75,8 +75,8 @@ def test_files_that_do_not_hold_what_they_must(old: str, new: str, words: str, f
 def test_a_case_has_counts_or_a_file() -> None:
     with pytest.raises(ValueError, match="case 'empty' needs labels, counts and target, or a file"):
         Case(name="empty")
-    given = Case(name="given", labels=["a"], counts=[[1]], target=[1.0])
-    assert given.counted() is given
+    case = Case(name="given", labels=["a"], counts=[[1]], target=[1.0])
+    assert case.counted() is case
 
 
 def test_results_keep_what_was_counted_and_show_nothing_else(folder: Path) -> None:

@@ -25,7 +25,7 @@ from tests.experiments.conftest import TINY, definition
 SHIPPED = sorted(path.stem for path in DEFINITIONS.glob("*.toml"))
 
 
-def made(**keys: Any) -> Experiment:
+def new_experiment(**keys: Any) -> Experiment:
     """An experiment of one row and one method, where the keys do not say otherwise."""
     basic = {
         "title": "t",
@@ -52,21 +52,23 @@ def test_what_is_more_particular_wins(depth: int) -> None:
     keys: dict[str, Any] = {}
     for _, layer in LAYERS[:depth]:
         keys |= layer
-    experiment = made(**keys)
+    experiment = new_experiment(**keys)
     (planned,) = reported_runs(experiment, "desk", choose_points(experiment, {}))
     assert planned.run.server.rounds == LAYERS[depth - 1][0]
 
 
 def test_a_tuned_point_wins_over_the_row_and_keys_of_another_scale_say_nothing() -> None:
     row = {"name": "row", "run": {"learning_rate": 0.3}, "scale": {"paper": {"rounds": 9}}}
-    experiment = made(grid={"learning_rate": [0.7]}, scale={"desk": {"run": {"rounds": 2}}, "paper": {}}, row=[row])
+    experiment = new_experiment(
+        grid={"learning_rate": [0.7]}, scale={"desk": {"run": {"rounds": 2}}, "paper": {}}, row=[row]
+    )
     (desk,) = reported_runs(experiment, "desk", choose_points(experiment, {}))
     (paper,) = reported_runs(experiment, "paper", choose_points(experiment, {}))
     assert (desk.run.plan.learning_rate, desk.run.server.rounds, paper.run.server.rounds) == (0.7, 2, 9)
 
 
 def test_a_methods_grid_widens_the_experiments_and_a_row_replaces_values() -> None:
-    experiment = made(
+    experiment = new_experiment(
         grid={"learning_rate": [0.1, 0.2]},
         row=[
             {"name": "a"},
@@ -107,12 +109,12 @@ def test_tuning_and_reported_runs_share_no_seed_and_what_has_no_choice_is_not_tu
         ("C = 3", "FedPALS", 0),
     ]
     assert {planned.run.server.rounds for planned in reported_runs(tiny, "paper", choose_points(tiny, {}))} == {4}
-    alone = made(grid={"learning_rate": [0.1]})
+    alone = new_experiment(grid={"learning_rate": [0.1]})
     assert tuning_runs(alone, "desk") == []
 
 
 def test_tuning_may_have_keys_and_rows_of_its_own() -> None:
-    experiment = made(
+    experiment = new_experiment(
         grid={"learning_rate": [0.1, 0.2]},
         row=[{"name": "a"}, {"name": "b"}],
         tuning={"rows": ["b"], "seeds": 3, "scale": {"desk": {"rounds": 7}}},
@@ -162,10 +164,10 @@ def test_every_row_has_its_own_choice_unless_rows_are_shared(tiny: Experiment) -
     }
     own = choose_points(tiny, validation)
     assert (own["C = 2", "FedAvg"], own["C = 3", "FedAvg"]) == (SMALL, LARGE)
-    for shared, chosen in ((["C = 3"], LARGE), (["C = 2", "C = 3"], SMALL)):
+    for shared, point in ((["C = 3"], LARGE), (["C = 2", "C = 3"], SMALL)):
         tuning = tiny.tuning.model_copy(update={"rows": shared})
         both = choose_points(tiny.model_copy(update={"tuning": tuning}), validation)
-        assert both["C = 2", "FedAvg"] == both["C = 3", "FedAvg"] == chosen
+        assert both["C = 2", "FedAvg"] == both["C = 3", "FedAvg"] == point
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_every_row_has_its_own_choice_unless_rows_are_shared(tiny: Experiment) -
         ("seeds = 2", "seeds = 0", "scale.desk.seeds is 0"),
         ("seeds = 1\n\n[scale", 'rows = ["C = 4"]\n\n[scale', "tuning.rows: there is no 'C = 4'; did you mean 'C = "),
         ("seeds = 1\nrun", 'methods = ["FedPAL"]\nrun', "'C = 3': there is no 'FedPAL'; did you mean 'FedPALS'?"),
-        ('"fedavg" }', '"fedavg" }\nchosen_by = "prior/estimate"', "'prior/estimate', but nobody holds samples out"),
+        ('"fedavg" }', '"fedavg" }\nchosen_by = "prior/estimate"', "'prior/estimate', but no client holds samples out"),
         (
             "seeds = 1\nrun",
             "method = { FedPAL = { rounds = 1 } }\nrun",
@@ -219,8 +221,8 @@ def test_shipped_experiments_can_be_planned_at_both_scales(name: str) -> None:
     experiment = read_experiment(name, DEFINITIONS)
     assert list(experiment.scale) == ["desk", "paper"]
     assert experiment.row or experiment.case
-    known = {method.name for method in experiment.method}
-    assert all(row.reported.keys() <= known for row in experiment.row), "a number of the paper that nothing is shown by"
+    names = {method.name for method in experiment.method}
+    assert all(row.reported.keys() <= names for row in experiment.row), "a number of the paper without a method"
     for scale in experiment.scale:
         planned = reported_runs(experiment, scale, choose_points(experiment, {}))
         keys = {plan.key for plan in planned}

@@ -33,7 +33,7 @@ def quiet(_: str, runs: Sequence[Run]) -> Any:
     return opened()
 
 
-def computed(text: str, folder: Path, display: Any = quiet, **settings: Any) -> tuple[Results, Reproduced]:
+def compute(text: str, folder: Path, display: Any = quiet, **settings: Any) -> tuple[Results, Reproduced]:
     path = definition(folder, text)
     results = Results(folder / "results" / "tiny")
     results.begin(path, "desk", "fedpals reproduce tiny")
@@ -66,8 +66,8 @@ def timeless(summaries: list[Summary]) -> list[dict[str, Any]]:
 
 
 def test_tuned_on_seeds_of_its_own_then_reported_at_what_validation_chose(tmp_path: Path) -> None:
-    results, ended = computed(TINY, tmp_path)
-    assert (ended.failed, ended.left) == ((), 0)
+    results, outcome = compute(TINY, tmp_path)
+    assert (outcome.failed, outcome.left) == ((), 0)
     tuning, runs = results.tuning(), results.runs()
     assert (len(tuning), len(runs)) == (12, 6)
     assert {summary.seed for summary in tuning} == {TUNING_SEED}
@@ -109,14 +109,14 @@ def test_a_method_may_be_chosen_without_target_samples(tmp_path: Path) -> None:
 def test_an_interrupted_experiment_continues_and_has_the_results_of_an_unbroken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, _ = computed(TINY, tmp_path / "whole")
+    whole, _ = compute(TINY, tmp_path / "whole")
     for stop, tuned, reported in ((5, 5, 0), (9, 12, 2)):
-        parts, ended = computed(TINY, tmp_path / "parts", stopping_after(stop))
+        parts, outcome = compute(TINY, tmp_path / "parts", stopping_after(stop))
         assert (len(parts.tuning()), len(parts.runs())) == (tuned, reported)
-        assert ended.left == (12 - tuned if tuned < 12 else 6 - reported)
-        assert ended.failed == ()
-    parts, ended = computed(TINY, tmp_path / "parts")
-    assert ended.left == 0
+        assert outcome.left == (12 - tuned if tuned < 12 else 6 - reported)
+        assert outcome.failed == ()
+    parts, outcome = compute(TINY, tmp_path / "parts")
+    assert outcome.left == 0
     assert timeless(parts.tuning()) == timeless(whole.tuning())
     assert timeless(parts.runs()) == timeless(whole.runs())
 
@@ -125,34 +125,34 @@ def test_an_interrupted_experiment_continues_and_has_the_results_of_an_unbroken_
 
     monkeypatch.setattr(computing, "simulate", forbidden)
     before = (parts.path / "runs.jsonl").read_bytes()
-    again, ended = computed(TINY, tmp_path / "parts")
-    assert (ended.failed, ended.left) == ((), 0)
+    again, outcome = compute(TINY, tmp_path / "parts")
+    assert (outcome.failed, outcome.left) == ((), 0)
     assert (again.path / "runs.jsonl").read_bytes() == before
-    # Records alone will do, too: results that were lost are made from them without training.
+    # Lost results are rebuilt from the records, without training.
     (again.path / "runs.jsonl").unlink()
-    restored, _ = computed(TINY, tmp_path / "parts")
+    restored, _ = compute(TINY, tmp_path / "parts")
     assert (restored.path / "runs.jsonl").read_bytes() == before
 
 
 def test_a_run_that_fails_is_listed_and_the_others_are_computed(tmp_path: Path) -> None:
     diverging = '[[method]]\nname = "Diverging"\nrun = { method = "fedprox", proximal_weight = 1e30, epochs = 4 }\n'
-    results, ended = computed(TINY + diverging, tmp_path)
-    assert ended.left == 0
+    results, outcome = compute(TINY + diverging, tmp_path)
+    assert outcome.left == 0
     tuning = [f"C = {c}, Diverging, seed {TUNING_SEED}" for c in (2, 2, 3, 3)]
     reported = [f"C = {c}, Diverging, seed {seed}" for c, seed in ((2, 0), (2, 1), (3, 0))]
-    assert [where for where, _ in ended.failed] == tuning + reported
-    assert all("smaller learning_rate" in str(error) for _, error in ended.failed)
+    assert [where for where, _ in outcome.failed] == tuning + reported
+    assert all("smaller learning_rate" in str(error) for _, error in outcome.failed)
     assert len(results.tuning()) == 12
     assert {summary.method for summary in results.runs()} == {"FedAvg", "FedPALS"}
     assert len(results.runs()) == 6
 
 
 def test_results_follow_the_experiment_when_it_changes(tmp_path: Path) -> None:
-    results, _ = computed(TINY, tmp_path)
+    results, _ = compute(TINY, tmp_path)
     before = {summary.key: summary for summary in results.runs()}
     fewer = TINY.replace("seeds = 2", "seeds = 1").replace('"C = 3"', '"three"')
-    results, ended = computed(fewer, tmp_path)
-    assert ended.failed == ()
+    results, outcome = compute(fewer, tmp_path)
+    assert outcome.failed == ()
     after = results.runs()
     assert [(s.row, s.method, s.seed) for s in after] == [
         ("C = 2", "FedAvg", 0), ("C = 2", "FedPALS", 0), ("three", "FedAvg", 0), ("three", "FedPALS", 0),
@@ -212,17 +212,17 @@ def fragment(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("nowhere")
 def test_iwildcam_from_the_official_layout_to_its_results(fragment: Path, iwildcam_like: Path, tmp_path: Path) -> None:
     assert fragment == iwildcam_like
-    results, ended = computed(CAMERAS, tmp_path, data_folder=iwildcam_like)
-    assert (ended.failed, ended.left) == ((), 0)
+    results, outcome = compute(CAMERAS, tmp_path, data_folder=iwildcam_like)
+    assert (outcome.failed, outcome.left) == ((), 0)
     fedpals, fedavg = results.runs()
     assert (fedpals.method, fedavg.method) == ("FedPALS, ESS 75 %", "FedAvg")
     for summary in (fedpals, fedavg):
-        known = summary.federation
-        assert known is not None
-        assert known.labels == ["empty", "peccary", "agouti"]
+        view = summary.federation
+        assert view is not None
+        assert view.labels == ["empty", "peccary", "agouti"]
         # Locations of 9, 7, 5, 4 and 2 images, largest first to the client that is smallest then.
-        assert sorted(map(sum, known.counts)) == [9, 9, 9]
-        assert known.target == pytest.approx([1 / 3] * 3)
+        assert sorted(map(sum, view.counts)) == [9, 9, 9]
+        assert view.target == pytest.approx([1 / 3] * 3)
         test = summary.selected[Evaluation.RAW].test
         assert test is not None
         assert 0 <= test.macro_f1 <= 1
@@ -238,21 +238,21 @@ def test_iwildcam_from_the_official_layout_to_its_results(fragment: Path, iwildc
 def test_without_images_the_runs_say_which_files_are_missing_and_the_weights_are_there(
     fragment: Path, tmp_path: Path
 ) -> None:
-    results, ended = computed(CAMERAS, tmp_path, data_folder=fragment)
-    assert [where for where, _ in ended.failed] == ["iWildCam, FedPALS, ESS 75 %, seed 0", "iWildCam, FedAvg, seed 0"]
-    assert all("iwildcam: cannot find metadata.csv, categories.csv; searched" in str(e) for _, e in ended.failed)
+    results, outcome = compute(CAMERAS, tmp_path, data_folder=fragment)
+    assert [where for where, _ in outcome.failed] == ["iWildCam, FedPALS, ESS 75 %, seed 0", "iWildCam, FedAvg, seed 0"]
+    assert all("iwildcam: cannot find metadata.csv, categories.csv; searched" in str(e) for _, e in outcome.failed)
     assert results.runs() == []
     assert [case.target for case in results.experiment.case] == [[0.0, 1.0]]
     # What was counted once stays, wherever the file is now.
     (fragment / "part" / "counts.csv").unlink()
-    _, ended = computed(CAMERAS, tmp_path, data_folder=fragment)
-    assert "cameras" not in [where for where, _ in ended.failed]
+    _, outcome = compute(CAMERAS, tmp_path, data_folder=fragment)
+    assert "cameras" not in [where for where, _ in outcome.failed]
 
 
 @pytest.mark.usefixtures("nowhere")
 def test_a_case_without_its_file_is_listed_and_the_runs_are_computed(iwildcam_like: Path, tmp_path: Path) -> None:
-    results, ended = computed(CAMERAS, tmp_path, data_folder=iwildcam_like)
-    ((where, error),) = ended.failed
+    results, outcome = compute(CAMERAS, tmp_path, data_folder=iwildcam_like)
+    ((where, error),) = outcome.failed
     assert where == "cameras"
     assert f"expected at {iwildcam_like / 'part' / 'counts.csv'}" in str(error)
     assert len(results.runs()) == 2

@@ -1,4 +1,4 @@
-"""Tallies, feature sums and noisy counts: the numbers are the simulator's, and a missing or wrong answer ends no run."""
+"""Tallies, feature sums and noisy counts: the numbers are the simulator's, and wrong answers end no run."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_a_plain_app_sends_no_feature_sums(whole: Worker) -> None:
         grid.spoil[grid.node(i)] = spoiling("query.featuresums", instead(Error(2, "unknown query")))
     server = fedpals(whole)
     server.start(grid, initial(whole), num_rounds=1)
-    with pytest.raises(InputError, match="at least one client must tell about its features"):
+    with pytest.raises(InputError, match="at least one client must send sums of its features"):
         server.with_gaussian_head()
 
 

@@ -137,7 +137,7 @@ def test_absent_weights_say_where_they_were_looked_for_and_how_to_get_them(nowhe
     message = str(caught.value)
     assert "https://download.pytorch.org/models/resnet50-0676ba61.pth could not be downloaded" in message
     assert "give the path of your copy as weights" in message
-    assert f"looked for in {nowhere}/weights, " in message
+    assert f"Searched {nowhere}/weights, " in message
 
 
 def test_weights_that_cannot_be_used_say_why(tmp_path: Path, mobilenet: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_damaged_file_of_features_is_named(images: Dataset, mobilenet: Path, t
     features(few, "mobilenet_v2", mobilenet, size=32, folder=tmp_path)
     (kept,) = tmp_path.iterdir()
     kept.write_bytes(content)
-    with pytest.raises(InputError, match=f"{kept} cannot be read as kept features .*; delete it"):
+    with pytest.raises(InputError, match=f"{kept} cannot be read as stored features .*; delete it"):
         features(few, "mobilenet_v2", mobilenet, size=32, folder=tmp_path)
     np.save(kept, np.zeros((2, 3), np.float32))
     with pytest.raises(InputError, match=r"holds float32 \(2, 3\), not float32 \(2, 1280\); delete it"):

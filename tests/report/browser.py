@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _KEYS = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
-_PATIENCE = 30.0
+_TIMEOUT_SECONDS = 30.0
 
 
 def executable() -> str | None:
@@ -40,10 +40,10 @@ class Page:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
-            told = self._receive()
-            if told.get("id") == self._number:
-                assert "error" not in told, f"{method}: {told['error']}"
-                return dict(told["result"])
+            message = self._receive()
+            if message.get("id") == self._number:
+                assert "error" not in message, f"{method}: {message['error']}"
+                return dict(message["result"])
 
     def open(self, path: Path) -> None:
         self.send("Page.navigate", url=path.resolve().as_uri())
@@ -78,17 +78,17 @@ class Page:
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def _receive(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self._socket.recv(timeout=_PATIENCE))
-        parameters = told.get("params", {})
-        if told.get("method") == "Runtime.exceptionThrown":
+        message: dict[str, Any] = json.loads(self._socket.recv(timeout=_TIMEOUT_SECONDS))
+        parameters = message.get("params", {})
+        if message.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(str(parameters["exceptionDetails"]))
-        if told.get("method") == "Runtime.consoleAPICalled":
+        if message.get("method") == "Runtime.consoleAPICalled":
             self.complaints.append(str(parameters["args"]))
-        if told.get("method") == "Log.entryAdded":
+        if message.get("method") == "Log.entryAdded":
             self.complaints.append(str(parameters["entry"]["text"]))
-        if told.get("method") == "Network.requestWillBeSent":
+        if message.get("method") == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
-        return told
+        return message
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def browser(program: str, profile: Path) -> Iterator[str]:
     )
     try:
         port = profile / "DevToolsActivePort"
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not (port.is_file() and port.read_text().strip()):
             assert process.poll() is None, f"{program} ended with code {process.returncode}"
             assert time.monotonic() < deadline, f"{program} did not start"

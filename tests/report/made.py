@@ -126,12 +126,12 @@ def figure(exhibit: Exhibit) -> Figure:
 
 def results(folder: Path, definition: str = DEFINITION, runs: Sequence[Summary] | None = None) -> Path:
     """Write a results folder as `fedpals reproduce` does."""
-    kept = Results(folder)
+    stored = Results(folder)
     for run in summaries() if runs is None else runs:
-        kept.add("runs.jsonl", run)
+        stored.add("runs.jsonl", run)
     for run in summaries():
         if run.point:
-            kept.add("tuning.jsonl", run)
+            stored.add("tuning.jsonl", run)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "experiment.toml").write_text(definition, encoding="utf-8")
     facts = {"command": "fedpals reproduce made", "scale": "desk", "version": "0.1.0", "date": "2026-01-02"}

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import fedpals
-from fedpals.report.advice import advice, coverage_sentence
+from fedpals.report.advice import advice, coverage_sentence, fedavg_mismatch, mismatch, shortage_sentence
 
 COUNTS = [[900, 100, 0], [100, 600, 300], [5, 5, 40]]
 
@@ -9,17 +9,33 @@ COUNTS = [[900, 100, 0], [100, 600, 300], [5, 5, 40]]
 def test_the_verdict_on_coverage() -> None:
     assert coverage_sentence(fedpals.solve(COUNTS, [0.3, 0.4, 0.3], lam=0)).startswith("covered")
     assert "not covered" in coverage_sentence(fedpals.solve(COUNTS, [0, 0, 1], lam=0))
-    named = fedpals.LabelCounts.of([[1, 1]], labels=["a", "b"])
-    assert "no client has 'c'" in coverage_sentence(fedpals.solve(named, {"a": 0.5, "b": 0.3, "c": 0.2}, lam=0))
+    counts = fedpals.LabelCounts.of([[1, 1]], labels=["a", "b"])
+    assert "no client has 'c'" in coverage_sentence(fedpals.solve(counts, {"a": 0.5, "b": 0.3, "c": 0.2}, lam=0))
     almost = fedpals.solve([[1, 0, 0], [0, 1, 0]], [0.5, 0.4999, 0.0001], lam=0)
     assert "practical purposes" not in coverage_sentence(almost)
+    assert "the best mix is wrong for" in coverage_sentence(fedpals.solve(COUNTS, [0, 0, 1], lam=0))
+
+
+def test_what_the_best_mix_is_short_of() -> None:
+    counts = fedpals.LabelCounts.of(COUNTS, labels=["food", "clothing", "toys"])
+    sentence = shortage_sentence(fedpals.solve(counts, [0.0, 0.0, 1.0], lam=0))
+    assert sentence is not None
+    assert sentence.startswith("It stays short of toys (80 % instead of 100 %).")
+    assert "A new client would help most whose labels are 100 % toys." in sentence
+    assert shortage_sentence(fedpals.solve(counts, [0.3, 0.4, 0.3], lam=0)) is None
+
+
+def test_the_mismatch_is_the_share_of_wrong_samples() -> None:
+    weights = fedpals.solve(COUNTS, [0.2, 0.5, 0.3], ess=0.9)
+    assert mismatch(weights.target, weights.marginal) < fedavg_mismatch(weights)
+    assert fedavg_mismatch(weights) == mismatch(weights.target, weights.fedavg @ weights.counts.marginals)
 
 
 def test_advice_fits_the_situation() -> None:
     pooled = [1005 / 2050, 705 / 2050, 340 / 2050]
-    assert "plain FedAvg will do" in advice(fedpals.solve(COUNTS, pooled, lam=1))
-    assert "hardly come closer" in advice(fedpals.solve(COUNTS, [0.1, 0.1, 0.8], lam=1e9))
-    # Where the ESS is already the smallest there is, nobody is told to ask for a smaller one.
+    assert "plain FedAvg is enough" in advice(fedpals.solve(COUNTS, pooled, lam=1))
+    assert "hardly better than FedAvg" in advice(fedpals.solve(COUNTS, [0.1, 0.1, 0.8], lam=1e9))
+    # Where the ESS is already the smallest there is, the advice does not ask for a smaller one.
     best = fedpals.solve([[3, 4, 0], [5, 2, 0]], [0.3, 0.3, 0.4], lam=0)
     assert advice(best).endswith("than FedAvg: find clients whose labels are more like the target's.")
     assert "noisy" in advice(fedpals.solve(COUNTS, [0.05, 0.05, 0.9], lam=0))

@@ -1,4 +1,4 @@
-"""Beyond the paper: rules of selection, the test of label shift and private counts, from numbers made by hand."""
+"""Beyond the paper: selection rules, the test of label shift and private counts, from numbers made by hand."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def test_without_held_out_samples_there_is_nothing_to_compare() -> None:
 def tallies(right: list[float], seed: int) -> list[dict[str, Any]]:
     """Tallies of clients that recognise this share of every label."""
     rng = generator(seed, "tallies")
-    told = []
+    tallies = []
     for share in right:
         y = rng.integers(0, 3, 400)
         predicted = np.where(rng.random(400) < share, y, (y + 1) % 3)
-        told.append(Tally.of(y, np.eye(3)[predicted] * 4.0).to_json())
-    return told
+        tallies.append(Tally.of(y, np.eye(3)[predicted] * 4.0).to_json())
+    return tallies
 
 
 def checked(row: str, right: list[float], seed: int) -> Summary:
@@ -94,12 +94,12 @@ def test_lights_alarms_and_names_of_clients() -> None:
 
 def private(epsilon: float, counts: list[list[int]], seed: int) -> Summary:
     noisy = solve(counts, made.TARGET, ess=0.5)
-    known = FinalView(
+    view = FinalView(
         labels=made.LABELS, counts=counts, target=made.TARGET, participants=[0, 1, 2, 3], alpha=noisy.alpha.tolist(),
         exact_counts=made.COUNTS, moved=0.2,
     )  # fmt: skip
     run = {"task": "digits", "method": "fedpals", "ess": 0.5, "seed": seed, "count_epsilon": epsilon}
-    return made.summary("C = 3", "FedPALS", seed, 0.5).model_copy(update={"federation": known, "run": run})
+    return made.summary("C = 3", "FedPALS", seed, 0.5).model_copy(update={"federation": view, "run": run})
 
 
 def test_misplaced_weight_is_against_the_weights_of_exact_counts() -> None:
@@ -117,11 +117,11 @@ def test_misplaced_weight_is_against_the_weights_of_exact_counts() -> None:
 def test_the_share_of_t_that_is_wrong() -> None:
     runs = []
     for seed, target in enumerate(([0.3, 0.3, 0.4], [0.2, 0.3, 0.5])):
-        known = FinalView(
+        view = FinalView(
             labels=made.LABELS, counts=made.COUNTS, target=target, participants=[0], alpha=[1.0],
             exact_target=made.TARGET,
         )  # fmt: skip
-        runs.append(made.summary("C = 3", "FedPALS", seed, 0.5).model_copy(update={"federation": known}))
+        runs.append(made.summary("C = 3", "FedPALS", seed, 0.5).model_copy(update={"federation": view}))
     exhibit = only("unknown", [*runs, made.summary("C = 3", "FedAvg", 0, 0.5)])
     assert lines(exhibit) == [["C = 3", "FedPALS", "5.0 ± 7.1", "10", "2"]]
     ax: Any = made.figure(exhibit).axes[0]

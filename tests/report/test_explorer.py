@@ -17,20 +17,20 @@ from tests.report.made import COUNTS, LABELS, TARGET
 pytest.importorskip("jinja2", reason="pages need the extra 'plots'")
 
 
-def told(counts: Any = COUNTS, target: Any = TARGET, **options: Any) -> dict[str, Any]:
+def explorer_data(counts: Any = COUNTS, target: Any = TARGET, **options: Any) -> dict[str, Any]:
     table = LabelCounts.of(counts)
     return explore(table, np.asarray(target), name="x", **options)
 
 
 def data(page: str) -> Any:
     """What the page's own script reads."""
-    found = re.search(r'<script type="application/json" class="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    match = re.search(r'<script type="application/json" class="data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    return json.loads(match[1])
 
 
 def test_steps_are_exact_solutions_from_the_limit_to_fedavg() -> None:
-    steps = told()["steps"]
+    steps = explorer_data()["steps"]
     assert len(steps) == POINTS + 2
     assert (steps[0]["lam"], steps[-1]["lam"], steps[-1]["ess"]) == (0.0, None, 1.0)
     spacing = np.diff([step["ess"] for step in steps])
@@ -40,25 +40,25 @@ def test_steps_are_exact_solutions_from_the_limit_to_fedavg() -> None:
         solved = fedpals.solve(COUNTS, TARGET, ess=step["ess"])
         assert step["alpha"] == pytest.approx(solved.alpha[order].tolist(), abs=2e-5)
         assert step["marginal"] == pytest.approx(solved.marginal.tolist(), abs=2e-5)
-        assert step["distance"] == pytest.approx(solved.squared_distance, rel=1e-3, abs=1e-9)
+        assert step["squaredDistance"] == pytest.approx(solved.squared_distance, rel=1e-3, abs=1e-9)
         assert step["lam"] == pytest.approx(solved.lam, rel=1e-3)
 
 
 def test_it_starts_where_it_is_asked_to() -> None:
-    steps, start = (told(ess=0.8)[key] for key in ("steps", "start"))
+    steps, start = (explorer_data(ess=0.8)[key] for key in ("steps", "start"))
     assert steps[start]["ess"] == pytest.approx(0.8, abs=0.01)
-    assert told(ess=0.01)["start"] == 0
+    assert explorer_data(ess=0.01)["start"] == 0
 
 
 def test_three_labels_have_a_simplex_and_others_none() -> None:
-    simplex = told()["simplex"]
+    simplex = explorer_data()["simplex"]
     assert len(simplex["hull"]) == 4
     assert simplex["clients"][0] == [0, 0.5, 0.5]
-    assert told([[1, 2], [2, 1]], [0.5, 0.5])["simplex"] is None
+    assert explorer_data([[1, 2], [2, 1]], [0.5, 0.5])["simplex"] is None
 
 
 def test_a_target_that_fedavg_matches_has_nothing_in_between() -> None:
-    assert [step["ess"] for step in told([[1, 2], [2, 1]], [0.5, 0.5])["steps"]] == [1.0, 1.0]
+    assert [step["ess"] for step in explorer_data([[1, 2], [2, 1]], [0.5, 0.5])["steps"]] == [1.0, 1.0]
 
 
 def test_ten_thousand_clients_are_a_small_page(tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_ten_thousand_clients_are_a_small_page(tmp_path: Path) -> None:
     path = tmp_path / "explorer.html"
     write_explorer(counts, rng.dirichlet(np.ones(100)), path, name="many")
     assert path.stat().st_size < 200_000
-    (shown,) = data(path.read_text())["federations"]
-    assert (len(shown["clients"]), shown["allClients"]) == (50, 10_000)
-    assert (len(shown["labels"]), shown["allLabels"]) == (40, 100)
-    assert shown["sizes"] == sorted(shown["sizes"], reverse=True)
+    (explorer,) = data(path.read_text())["federations"]
+    assert (len(explorer["clients"]), explorer["allClients"]) == (50, 10_000)
+    assert (len(explorer["labels"]), explorer["allLabels"]) == (40, 100)
+    assert explorer["sizes"] == sorted(explorer["sizes"], reverse=True)
 
 
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
@@ -86,15 +86,15 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
 
 
 def test_as_a_user_types_it(tmp_path: Path) -> None:
-    done = run("weights", STORES, "--target", NEW_STORE, "--ess", "0.6", "--explore", "e.html", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Explorer: e.html" in done.stdout
-    (shown,) = data((tmp_path / "e.html").read_text())["federations"]
-    assert shown["steps"][shown["start"]]["ess"] == pytest.approx(0.6, abs=0.006)
-    assert shown["clients"][0] == "Market Square"
+    process = run("weights", STORES, "--target", NEW_STORE, "--ess", "0.6", "--explore", "e.html", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "Explorer: e.html" in process.stdout
+    (explorer,) = data((tmp_path / "e.html").read_text())["federations"]
+    assert explorer["steps"][explorer["start"]]["ess"] == pytest.approx(0.6, abs=0.006)
+    assert explorer["clients"][0] == "Market Square"
 
 
 def test_bad_input(tmp_path: Path) -> None:
-    told = refused("weights", STORES, "--target", NEW_STORE, "--explore", "e.pdf", cwd=tmp_path)
-    assert "e.pdf: a page is written as .html" in told
+    error = refused("weights", STORES, "--target", NEW_STORE, "--explore", "e.pdf", cwd=tmp_path)
+    assert "e.pdf: a page is written as .html" in error
     assert list(tmp_path.iterdir()) == []

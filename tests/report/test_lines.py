@@ -31,10 +31,10 @@ def test_the_figure_and_the_table_show_the_records(tmp_path: Path) -> None:
     ]
     rows = summarise(records)
     assert [row.title for row in rows] == ["FedAvg", "FedRS"]
-    tested = [result_of(record)["selected"]["raw"]["test"]["accuracy"] for record in records[:2]]
-    assert rows[0].accuracy[Evaluation.RAW].mean == pytest.approx(sum(tested) / 2)
+    accuracies = [result_of(record)["selected"]["raw"]["test"]["accuracy"] for record in records[:2]]
+    assert rows[0].accuracy[Evaluation.RAW].mean == pytest.approx(sum(accuracies) / 2)
     curves, bars = comparison_figure(records).axes
     last = [lines_of(record)[-1]["raw"]["test"]["accuracy"] for record in records[:2]]
-    drawn = curves.lines[0].get_ydata()
-    assert float(list(drawn)[-1]) == pytest.approx(100 * sum(last) / 2)  # type: ignore[arg-type]
+    line = curves.lines[0].get_ydata()
+    assert float(list(line)[-1]) == pytest.approx(100 * sum(last) / 2)  # type: ignore[arg-type]
     assert [label.get_text() for label in bars.get_yticklabels()] == ["FedAvg", "FedRS"]

@@ -72,8 +72,8 @@ def test_nothing_from_elsewhere_may_load_or_run(report: Path, page: Page) -> Non
     page.run(
         "{ const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s) }"
     )
-    refused = "fetch('https://example.org/').then(() => 'sent', () => 'refused')"
-    assert page.run(refused) == "refused"
+    request = "fetch('https://example.org/').then(() => 'sent', () => 'refused')"
+    assert page.run(request) == "refused"
     assert page.run("window.ran") is None
     assert page.run("document.querySelectorAll('img').length") == 0
     assert EVIL in page.text("main")
@@ -82,11 +82,11 @@ def test_nothing_from_elsewhere_may_load_or_run(report: Path, page: Page) -> Non
 def test_the_slider_moves_by_keyboard_from_the_best_match_to_fedavg(alone: Path, page: Page) -> None:
     page.open(alone)
     page.run("document.querySelector('input[type=range]').focus()")
-    before = page.text("[data-fact=ess]"), page.text("[data-fact=distance]"), page.text("[data-fact=lam]")
+    before = page.text("[data-fact=ess]"), page.text("[data-fact=squaredDistance]"), page.text("[data-fact=lam]")
     bars, mix = heights(page, "weights"), heights(page, "marginal")
     point = page.run("document.querySelector('[data-chart=simplex] .now').getAttribute('cx')")
     page.press("ArrowRight", 5)
-    after = page.text("[data-fact=ess]"), page.text("[data-fact=distance]"), page.text("[data-fact=lam]")
+    after = page.text("[data-fact=ess]"), page.text("[data-fact=squaredDistance]"), page.text("[data-fact=lam]")
     assert all(old != new for old, new in zip(before, after, strict=True))
     assert heights(page, "weights") != bars
     assert heights(page, "marginal") != mix
@@ -112,15 +112,15 @@ def test_the_slider_can_be_reached_by_keyboard_alone(alone: Path, page: Page) ->
 
 def test_a_choice_switches_every_view_of_the_federation(report: Path, page: Page) -> None:
     page.open(report)
-    shown = (
+    visible = (
         "[...document.querySelectorAll('[data-federation]')].filter((e) => !e.hidden).map((e) => e.dataset.federation)"
     )
-    assert page.run(shown) == ["C = 6", "C = 6"]  # the paper's
+    assert page.run(visible) == ["C = 6", "C = 6"]  # the paper's
     page.run(
         "{ const s = document.querySelector('[data-federation=\"C = 6\"] select'); s.focus(); s.selectedIndex = 0;"
         " s.dispatchEvent(new Event('change')) }"
     )
-    assert page.run(shown) == ["C = 3", "C = 3"]
+    assert page.run(visible) == ["C = 3", "C = 3"]
     values = "[...document.querySelectorAll('select')].map((s) => s.value)"
     assert set(page.run(values)) == {"0"}
     assert page.run("document.activeElement.closest('[data-federation]').dataset.federation") == "C = 3"
@@ -130,12 +130,12 @@ def test_a_choice_switches_every_view_of_the_federation(report: Path, page: Page
 def test_a_method_can_be_hidden_and_shown(report: Path, page: Page) -> None:
     page.open(report)
     lines = """[...document.querySelectorAll('[id*="-curve-"][id*="-method-1-line"]')]"""
-    seen = f"{lines}.map((line) => getComputedStyle(line).display)"
-    assert page.run(seen) == ["inline", "inline"]
+    displays = f"{lines}.map((line) => getComputedStyle(line).display)"
+    assert page.run(displays) == ["inline", "inline"]
     page.run('document.querySelector(\'[data-view^="Test accuracy against"] [data-method="1"]\').focus()')
     page.press(" ")
     assert page.run("document.activeElement.getAttribute('aria-pressed')") == "false"
-    assert page.run(seen) == ["none", "none"]
+    assert page.run(displays) == ["none", "none"]
 
 
 @pytest.mark.parametrize("which", ["report", "alone"])
@@ -152,8 +152,8 @@ def test_a_phone_never_scrolls_sideways(which: str, width: int, page: Page, requ
 
 def test_figures_are_described_and_ids_are_unique(report: Path, page: Page) -> None:
     page.open(report)
-    drawn = "[...document.querySelectorAll('svg:not([aria-hidden])')].filter((svg) => !svg.closest('[hidden]'))"
-    undescribed = f"{drawn}.filter((svg) => !svg.getAttribute('aria-label')).length"
+    figures = "[...document.querySelectorAll('svg:not([aria-hidden])')].filter((svg) => !svg.closest('[hidden]'))"
+    undescribed = f"{figures}.filter((svg) => !svg.getAttribute('aria-label')).length"
     assert page.run(undescribed) == 0
     ids = page.run("[...document.querySelectorAll('[id]')].map((e) => e.id)")
     assert len(ids) == len(set(ids))
@@ -169,5 +169,5 @@ def test_it_prints(report: Path, page: Page) -> None:
     page.open(report)
     page.send("Emulation.setEmulatedMedia", media="print")
     assert page.run("getComputedStyle(document.querySelector('.slider input')).display") == "none"
-    printed = page.send("Page.printToPDF", printBackground=True)["data"]
-    assert len(printed) > 20_000
+    pdf = page.send("Page.printToPDF", printBackground=True)["data"]
+    assert len(pdf) > 20_000

@@ -22,9 +22,9 @@ SMALL = made.DEFINITION.replace(
 
 def test_a_page_and_files_of_every_table_and_figure(tmp_path: Path) -> None:
     made.results(tmp_path / "results" / "made", SMALL)
-    done = run("report", "results/made", "-o", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "Report: out/index.html\n"
+    process = run("report", "results/made", "-o", "out", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "Report: out/index.html\n"
     names = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     exhibits = ("table", "heatmap-c-3", "heatmap-c-6")
     assert names == {
@@ -68,8 +68,8 @@ def test_finished_runs_without_an_experiment(tmp_path: Path) -> None:
     assert [len(finished.members(finished.rows[0], method)) for method in finished.methods] == [2, 2]
     (federation,) = finished.federations
     assert (federation.counts.shape, federation.ess) == ((3, 10), 0.5)
-    done = run("report", "runs", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    process = run("report", "runs", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
     page = (tmp_path / "report" / "index.html").read_text()
     assert "FedPALS (ESS 0.5)" in page
     assert (tmp_path / "report" / "runs" / "dynamics.csv").read_text().startswith("row,round,FedAvg mean %")
@@ -86,9 +86,9 @@ def test_all_results_below_a_folder_and_those_without_runs_yet(tmp_path: Path) -
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
-    told = refused("report", "nothing", cwd=tmp_path)
-    assert "nothing: no results there, neither experiment.toml nor finished runs" in told
-    assert "fedpals reproduce" in told
+    error = refused("report", "nothing", cwd=tmp_path)
+    assert "nothing: no results there, neither experiment.toml nor finished runs" in error
+    assert "fedpals reproduce" in error
     assert not (tmp_path / "report").exists()
     with pytest.raises(InputError, match="absent: no such folder"):
         read([tmp_path / "absent"])

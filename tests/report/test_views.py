@@ -49,10 +49,10 @@ def test_the_table_has_mean_and_std_and_the_papers_numbers() -> None:
     apart = [{**m.model_dump(), "apart": m.name == "FedAvg"} for m in made.finished().experiment.method]
     exhibit = only("table", method=apart)
     assert [[cell.mark for cell in row[2:]] for row in exhibit.sheet.rows][3:] == [["", "", "quiet"]] * 2
-    assert "Oracle, FedAvg aside" in exhibit.caption
+    assert "without Oracle, FedAvg;" in exhibit.caption
     diverged = [s.model_copy(update={"diverged": s.seed == 0}) for s in made.summaries()]
     (exhibit,) = exhibits(made.finished(diverged, show=["table"]))
-    assert "2 seeds; selected round 2 on average; 1 of them diverged after that" in exhibit.sheet.rows[0][2].note
+    assert "2 seeds; selected round 2 on average; 1 of them diverged later" in exhibit.sheet.rows[0][2].note
 
 
 def test_selections_without_target_data_have_lines_where_clients_held_samples_out() -> None:
@@ -94,10 +94,10 @@ def test_curves_go_through_the_means_at_every_x() -> None:
     exhibit = only("curve")
     raw, prior = made.figure(exhibit).axes
     for ax, shift in ((raw, 0), (prior, 100 * made.PRIOR)):
-        drawn: Any = ax.lines
-        assert list(drawn[0].get_xdata()) == [3, 6]
-        assert list(drawn[0].get_ydata()) == pytest.approx([92 + shift, 87 + shift])
-        assert list(drawn[1].get_ydata()) == pytest.approx([65 + shift, 89 + shift])
+        lines: Any = ax.lines
+        assert list(lines[0].get_xdata()) == [3, 6]
+        assert list(lines[0].get_ydata()) == pytest.approx([92 + shift, 87 + shift])
+        assert list(lines[1].get_ydata()) == pytest.approx([65 + shift, 89 + shift])
         assert ax.get_xlabel() == "labels per client C"
     assert list(exhibit.legend) == ["FedPALS", "FedAvg", "Oracle"]
     assert texts(exhibit.sheet)[3][:4] == ["C = 6", "6", "+prior", "88.0 ± 1.4"]
@@ -110,13 +110,13 @@ def test_a_logarithmic_axis_and_rows_without_a_place_on_it() -> None:
     assert [label.get_text() for label in ax.get_xticklabels()] == ["C = 3", "C = 6"]
 
 
-@pytest.mark.parametrize(("first", "named"), [(3.0, True), (5.9, False)])
-def test_places_that_would_overlap_are_not_named_one_by_one(first: float, named: bool) -> None:
+@pytest.mark.parametrize(("first", "fit"), [(3.0, True), (5.9, False)])
+def test_places_that_would_overlap_are_not_named_one_by_one(first: float, fit: bool) -> None:
     rows = [{"name": "C = 3", "x": first}, {"name": "C = 6", "x": 6}, {"name": "C = 9", "x": 9}]
     runs = [*made.summaries(), made.summary("C = 9", "FedAvg", 0, 0.5)]
     (exhibit,) = exhibits(made.finished(runs, show=["curve"], row=rows))
     ticks = [label.get_text() for label in made.figure(exhibit).axes[0].get_xticklabels()]
-    assert (ticks == [f"{first:g}", "6", "9"]) == named
+    assert (ticks == [f"{first:g}", "6", "9"]) == fit
 
 
 def test_distance_is_over_seeds_and_never_oracles() -> None:
@@ -161,12 +161,12 @@ def test_a_row_without_runs_of_a_method_leaves_its_column_empty() -> None:
 
 
 def test_heat_maps_and_weights_are_of_every_federation() -> None:
-    shown = exhibits(made.finished(show=["heatmap", "weights"]))
-    assert [exhibit.name for exhibit in shown] == ["heatmap-c-3", "heatmap-c-6", "weights-c-3", "weights-c-6"]
-    assert [exhibit.federation for exhibit in shown] == ["C = 3", "C = 6"] * 2
-    assert [cell.value for cell in shown[0].sheet.rows[1]] == ["client 1", 100, 0.1, 0.6, 0.3]
-    assert [cell.value for cell in shown[0].sheet.rows[-1]] == ["target", None, *made.TARGET]
-    weights = shown[2]
+    views = exhibits(made.finished(show=["heatmap", "weights"]))
+    assert [exhibit.name for exhibit in views] == ["heatmap-c-3", "heatmap-c-6", "weights-c-3", "weights-c-6"]
+    assert [exhibit.federation for exhibit in views] == ["C = 3", "C = 6"] * 2
+    assert [cell.value for cell in views[0].sheet.rows[1]] == ["client 1", 100, 0.1, 0.6, 0.3]
+    assert [cell.value for cell in views[0].sheet.rows[-1]] == ["target", None, *made.TARGET]
+    weights = views[2]
     solved = fedpals.solve(made.COUNTS, made.TARGET, ess=0.75)
     largest = weights.sheet.rows[0]
     assert (largest[0].value, largest[1].value) == ("client 3", 200)
@@ -207,11 +207,11 @@ def test_a_case_with_two_labels_has_no_simplex() -> None:
 def test_an_experiment_without_what_a_view_needs_simply_does_not_show_it() -> None:
     finished = made.finished()
     bare = [run.model_copy(update={"curves": {}, "federation": None}) for run in finished.runs]
-    shown = exhibits(FinishedExperiment("made", finished.experiment, tuple(bare)))
-    assert [exhibit.name for exhibit in shown] == ["table", "curve", "distance", "labels"]
+    views = exhibits(FinishedExperiment("made", finished.experiment, tuple(bare)))
+    assert [exhibit.name for exhibit in views] == ["table", "curve", "distance", "labels"]
 
 
 def test_names_of_files_are_plain_and_different() -> None:
     cases = [{**CASE, "name": name} for name in ("β = 0.1", "β=0.1", "../../x")]
-    shown = exhibits(made.finished([], show=["heatmap"], case=cases))
-    assert [exhibit.name for exhibit in shown] == ["heatmap-beta-0.1", "heatmap-beta-0.1-again", "heatmap-x"]
+    views = exhibits(made.finished([], show=["heatmap"], case=cases))
+    assert [exhibit.name for exhibit in views] == ["heatmap-beta-0.1", "heatmap-beta-0.1-again", "heatmap-x"]

@@ -70,7 +70,7 @@ def test_a_model_that_yields_no_number_has_an_infinite_loss() -> None:
         ({"loss": np.array([np.nan, 1.0])}, "loss: label 0: nan"),
         ({"loss": np.array([1.0, -1.0])}, "loss: label 1: -1"),
         ({"confusion": np.array([[1, 1], [0, 0]])}, "label 1: 1 over 0 samples"),
-        ({"squared_loss": np.array([0.4, 1.0])}, "squared_loss: label 0: 0.4.*0.5 at least"),
+        ({"squared_loss": np.array([0.4, 1.0])}, "squared_loss: label 0: 0.4.*at least 0.5"),
     ],
 )
 def test_what_no_samples_can_have_is_refused_by_name(change: dict[str, Any], named: str) -> None:

@@ -1,4 +1,4 @@
-"""`fedpals check`: whether the clients of a finished run differ by more than their labels."""
+"""`fedpals check`: test whether the clients of a finished run differ by more than their labels."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from fedpals.shift import Homogeneity, Tally
     from fedpals.simulation.record import Record
 
-_SHOWN = 10
-"""Rows of a table; --json has all."""
+_SHOWN_ROWS = 10
+"""Number of rows of a table; --json has all."""
 _LIGHTS = {
-    "green": ("green", "label shift holds, as far as these samples tell"),
-    "amber": ("yellow", "neither confirmed nor refuted so clearly that it matters"),
-    "red": ("red", "this is not label shift alone"),
+    "green": ("green", "no evidence against label shift"),
+    "amber": ("yellow", "label shift is neither confirmed nor clearly refuted"),
+    "red": ("red", "clients differ by more than their labels"),
 }
 
 
@@ -32,56 +32,61 @@ def check(
     run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="A finished run whose clients held samples out.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
 ) -> None:
-    """Is it label shift at all? Tests whether the model errs alike at all clients, label by label.
+    """Test for label shift: whether the model makes the same errors at all clients, label by label.
 
-    RUN_FOLDER is a finished run made with --held-out.
+    RUN_FOLDER is a finished run with --held-out.
     """
     from fedpals.shift import homogeneity
-    from fedpals.simulation.record import Record  # loads slowly: only where it is used
+    from fedpals.simulation.record import Record  # slow to import, so only here
 
     record = Record.at(run)
     tallies = record.tallies()
-    found = homogeneity(tallies, record.run.seed, labels=record.server_view().labels)
+    result = homogeneity(tallies, record.run.seed, labels=record.server_view().labels)
     if as_json:
-        sys.stdout.write(json.dumps(_as_json(found), allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(_as_json(result), allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
-    console.print(f"[dim]{escape(_what(record, tallies))}[/dim]\n", soft_wrap=True)
-    _print_light(console, found)
-    _print_breaks(console, found)
-    console.print(f"\n{escape(found.advice)}", soft_wrap=True)
+    console.print(f"[dim]{escape(_title(record, tallies))}[/dim]\n", soft_wrap=True)
+    _print_light(console, result)
+    _print_breaks(console, result)
+    console.print(f"\n{escape(result.advice)}", soft_wrap=True)
 
 
-def _what(record: Record, tallies: Sequence[Tally]) -> str:
+def _title(record: Record, tallies: Sequence[Tally]) -> str:
     run = record.run
     samples = sum(int(tally.samples.sum()) for tally in tallies)
-    return f"{run.data.name}, {run.method.full_title}, seed {run.seed}: {len(tallies)} clients, {samples:,} held-out samples"
+    title = f"{run.data.name}, {run.method.full_title}, seed {run.seed}"
+    return f"{title}: {len(tallies)} clients, {samples:,} held-out samples"
 
 
-def _print_light(console: Console, found: Homogeneity) -> None:
-    colour, meaning = _LIGHTS[found.light]
+def _print_light(console: Console, result: Homogeneity) -> None:
+    colour, meaning = _LIGHTS[result.light]
     summary = Table(box=None, pad_edge=False, show_header=False)
     summary.add_column(style="bold")
     summary.add_column()
-    summary.add_row(f"[{colour}]●[/] {found.light}", meaning)
-    summary.add_row("p", f"{found.p:.2g}  (a difference this large or larger by chance; alarm at 0.05 or less)")
-    summary.add_row("effect", f"V = {found.effect:.2f}  (0: clients agree, 1: the client decides; matters from 0.1)")
-    detectable = f"V ≥ {found.detectable:.2f}" if math.isfinite(found.detectable) else "nothing"
-    summary.add_row("power", f"{detectable} would be found with 80 % probability")
-    untested = f"; not testable: {escape(', '.join(found.untested))}" if found.untested else ""
-    summary.add_row("labels", f"{len(found.labels)} tested{untested}")
+    summary.add_row(f"[{colour}]●[/] {result.light}", meaning)
+    summary.add_row(
+        "p", f"{result.p:.2g}  (probability of a difference at least this large by chance; alarm at 0.05 or less)"
+    )
+    summary.add_row(
+        "effect", f"V = {result.effect:.2f}  (0: no difference, 1: the client decides the prediction; matters from 0.1)"
+    )
+    detectable = f"V ≥ {result.detectable:.2f}" if math.isfinite(result.detectable) else "nothing"
+    summary.add_row("power", f"{detectable} would be detected with 80 % probability")
+    untested = f"; not testable: {escape(', '.join(result.untested))}" if result.untested else ""
+    summary.add_row("labels", f"{len(result.labels)} tested{untested}")
     console.print(summary)
 
 
-def _print_breaks(console: Console, found: Homogeneity) -> None:
-    """Name who breaks the assumption, and where; nothing where nobody does."""
-    clients = [test for name in found.broken_clients for test in found.clients if test.client == name]
+def _print_breaks(console: Console, result: Homogeneity) -> None:
+    """Print the clients and labels that break the assumption, if any."""
+    clients = [test for name in result.broken_clients for test in result.clients if test.client == name]
     _print_table(
         console,
         ("client", "samples", "adjusted p", "accuracy, compared with the others on its labels"),
         [(c.client, f"{c.samples:,}", f"{c.adjusted_p:.2g}", f"{100 * c.gap:+.1f} points") for c in clients],
     )
-    labels = [test for test in found.labels if test.label in found.broken_labels]
+    labels = [test for test in result.labels if test.label in result.broken_labels]
     _print_table(
         console,
         ("label", "samples", "clients", "adjusted p", "V"),
@@ -89,10 +94,10 @@ def _print_breaks(console: Console, found: Homogeneity) -> None:
     )
     _print_table(
         console,
-        ("client", "label", "samples", "adjusted p", "right there", "elsewhere"),
+        ("client", "label", "samples", "adjusted p", "accuracy there", "elsewhere"),
         [
             (b.client, b.label, f"{b.samples:,}", f"{b.adjusted_p:.2g}", f"{b.accuracy:.0%}", f"{b.elsewhere:.0%}")
-            for b in found.breaks
+            for b in result.breaks
         ],
     )
 
@@ -103,20 +108,20 @@ def _print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequen
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="left" if column in {"client", "label"} else "right")
-    for row in rows[:_SHOWN]:
+    for row in rows[:_SHOWN_ROWS]:
         table.add_row(*map(escape, row))
     console.print()
     console.print(table)
-    if len(rows) > _SHOWN:
-        console.print(f"[dim]and {len(rows) - _SHOWN} more; --json shows all[/dim]")
+    if len(rows) > _SHOWN_ROWS:
+        console.print(f"[dim]and {len(rows) - _SHOWN_ROWS} more; --json shows all[/dim]")
 
 
-def _as_json(found: Homogeneity) -> dict[str, Any]:
-    told = asdict(found)
-    told["detectable"] = found.detectable if math.isfinite(found.detectable) else None
+def _as_json(result: Homogeneity) -> dict[str, Any]:
+    fields = asdict(result)
+    fields["detectable"] = result.detectable if math.isfinite(result.detectable) else None
     return {
-        **told,
-        "broken_labels": found.broken_labels,
-        "broken_clients": found.broken_clients,
-        "advice": found.advice,
+        **fields,
+        "broken_labels": result.broken_labels,
+        "broken_clients": result.broken_clients,
+        "advice": result.advice,
     }

@@ -1,4 +1,4 @@
-"""`fedpals data`: which data sets there are, how to get them, and what a division makes of them."""
+"""`fedpals data`: list and download data sets, and show how they are divided among clients."""
 
 from __future__ import annotations
 
@@ -31,24 +31,26 @@ from fedpals.report.heatmap import marginals_figure
 from fedpals.weights import Weights
 
 _SHOWN_CLIENTS = 30
+"""Number of clients in the table."""
 _SHOWN_LABELS = 20
-_CELL = 4
-"""Characters of a cell that holds "100" and a space; the space is given up where room is scarce."""
-_MARGINS = 17
-"""Characters of a row beside its cells: client, n, and what it has of labels that are not shown."""
+"""Number of labels in the table."""
+_CELL_WIDTH = 4
+"""Characters of a cell with "100" and a space; the space is dropped if the terminal is narrow."""
+_OTHER_WIDTH = 17
+"""Characters of a row outside its cells: client, n, and the rest of the labels."""
 _SHADES = ("black on #d9f0b2", "black on #7fcdbb", "white on #1d84b5", "white on #24398f")
-"""Small shares to large ones, in the colours of the heat map."""
+"""Styles from small to large shares, in the colours of the heat map."""
 
 Folder = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="Look for official files here first, and download them to here."),
+    typer.Option(metavar="PATH", help="Folder to search first, and to download to."),
 ]
 
 
 def overview(context: typer.Context, folder: Folder = None) -> None:
-    """The known data sets and where they are; or get one, or show how it is divided."""
+    """List the known data sets and where they are; get one, or show how it is divided."""
     if context.invoked_subcommand is not None:
-        # "fedpals data --folder PATH show …" means what "fedpals data show … --folder PATH" does.
+        # "fedpals data --folder PATH show …" is the same as "fedpals data show … --folder PATH".
         context.default_map = {context.invoked_subcommand: {"folder": folder}}
         return
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -64,11 +66,11 @@ def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A data set that `fedpals data` lists.")],
     folder: Folder = None,
 ) -> None:
-    """Download a data set where it is absent, and check its files."""
+    """Download a data set if it is missing, and check its files."""
     if name not in SOURCES:
         raise InputError(f"{name!r} is not a known data set ({', '.join(SOURCES)}){did_you_mean(name, SOURCES)}")
     root = get_files(name, folder)
-    # Files count only once they were read, which checks them.
+    # Reading the files checks them.
     data = load(name, folder)
     where = "no files needed" if root is None else str(root)
     typer.echo(f"{name}: {where}; read {len(data.y):,} samples of {len(data.labels)} labels")
@@ -80,23 +82,23 @@ def show(
         typer.Argument(metavar="TASK", help="A known data set, a .npz file, or a folder of images by label."),
     ],
     labels_per_client: Annotated[
-        int | None, typer.Option(metavar="C", help="Sparsity sampling: so many random labels per client.")
+        int | None, typer.Option(metavar="C", help="Sparsity sampling: number of random labels per client.")
     ] = None,
     beta: Annotated[
-        float | None, typer.Option(metavar="β", help="Dirichlet sampling: the smaller, the more different.")
+        float | None, typer.Option(metavar="β", help="Dirichlet sampling: the smaller, the more clients differ.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(metavar="N", help="How many clients; in both samplings the last is the target.")
+        int | None, typer.Option(metavar="N", help="Number of clients; in both samplings the last is the target.")
     ] = None,
     samples_per_client: Annotated[
-        int | None, typer.Option(metavar="n", help="Samples of each client. Without a choice: as many as fit.")
+        int | None, typer.Option(metavar="n", help="Samples of each client; as many as possible unless given.")
     ] = None,
     delta: Annotated[
         float | None, typer.Option(metavar="δ", help="Synthetic task: how far its target is from covered, 0 to 1.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     oracle: Annotated[
-        bool, typer.Option("--oracle", help="Redraw the clients with the target's labels: no shift at all.")
+        bool, typer.Option("--oracle", help="Redraw the clients with the target's label shares: no shift.")
     ] = False,
     folder: Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
@@ -104,9 +106,9 @@ def show(
         Path | None, typer.Option(metavar="FILE.png", help="Draw the label marginals (png, svg or pdf).")
     ] = None,
 ) -> None:
-    """How a data set is divided: the labels of every client and of the target, and whether it is covered."""
+    """Show how a data set is divided: labels of all clients and of the target, and whether the target is covered."""
     if labels_per_client is not None and beta is not None:
-        raise InputError("--labels-per-client and --beta are two ways to divide a data set: give one of them")
+        raise InputError("--labels-per-client and --beta are two ways to divide a data set; give one of them")
     if plot is not None:
         check_figure_path(plot)
     if task not in SOURCES and not Path(task).expanduser().exists():
@@ -129,8 +131,8 @@ def show(
     if plot is not None:
         save_figure(marginals_figure(federation.counts, federation.target, title=title), plot)
     if as_json:
-        told = {"task": settings.keys(), "seed": seed, "oracle": oracle}
-        sys.stdout.write(json.dumps({**told, **_as_json(federation, limit)}, allow_nan=False) + "\n")
+        arguments = {"task": settings.keys(), "seed": seed, "oracle": oracle}
+        sys.stdout.write(json.dumps({**arguments, **_as_json(federation, limit)}, allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
     console.print(f"[bold]{escape(title)}[/bold]\n")
@@ -141,30 +143,30 @@ def show(
 
 
 def _title(name: str, task: Task, seed: int, *, oracle: bool) -> str:
-    """Say what is shown, in the symbols of the paper."""
+    """Return the title, with the symbols of the paper."""
     symbols = {"C": task.labels_per_client, "β": task.beta, "δ": task.delta}
-    chosen = [f"{symbol} = {value:g}" for symbol, value in symbols.items() if value is not None]
-    return ", ".join([name, *chosen, f"seed {seed}", *(["oracle"] if oracle else [])])
+    settings = [f"{symbol} = {value:g}" for symbol, value in symbols.items() if value is not None]
+    return ", ".join([name, *settings, f"seed {seed}", *(["oracle"] if oracle else [])])
 
 
 @dataclass(frozen=True, eq=False)
 class _Excerpt:
-    """What a terminal shows of a federation: the first clients and the most common labels."""
+    """The part of a federation that fits a terminal: the first clients and the most common labels."""
 
     labels: list[str]
     sizes: list[str]
-    """n of the clients, as text."""
+    """Sizes n of the clients, as text."""
     shares: Vector
-    """A row per client, then the target's; a column per label."""
+    """Label shares: a row per client, then the target; a column per label."""
     rest: Vector
-    """What every row has of the other labels."""
+    """Share of all other labels, by row."""
 
     @classmethod
     def of(cls, federation: Federation) -> _Excerpt:
         counts, target = federation.counts, federation.target
         S = np.asarray(counts.marginals)
-        together = counts.sizes / counts.total @ S + target
-        common = np.sort(np.argsort(-together, kind="stable")[:_SHOWN_LABELS])
+        frequency = counts.sizes / counts.total @ S + target
+        common = np.sort(np.argsort(-frequency, kind="stable")[:_SHOWN_LABELS])
         rows = np.vstack([S[:_SHOWN_CLIENTS], target])
         return cls(
             [federation.dataset.labels[k] for k in common],
@@ -175,15 +177,15 @@ class _Excerpt:
 
 
 def _print_marginals(console: Console, federation: Federation) -> None:
-    """Print the label shares of the clients and of the target, and how to read them."""
+    """Print the label shares of the clients and of the target, with a legend."""
     excerpt = _Excerpt.of(federation)
-    widths = [max(_CELL, cell_len(name) + 1) for name in excerpt.labels]
-    room = console.width - _MARGINS
+    widths = [max(_CELL_WIDTH, cell_len(name) + 1) for name in excerpt.labels]
+    room = console.width - _OTHER_WIDTH
     if sum(widths) <= room:
         console.print(_heat_table(excerpt, excerpt.labels, widths))
     else:
         letters = ascii_lowercase[: len(widths)]
-        width = _CELL if _CELL * len(letters) <= room else _CELL - 1
+        width = _CELL_WIDTH if _CELL_WIDTH * len(letters) <= room else _CELL_WIDTH - 1
         console.print(_heat_table(excerpt, letters, [width] * len(letters)), "")
         legend = zip(letters, excerpt.labels, strict=True)
         console.print(Columns([f"[bold]{letter}[/bold] {escape(name)}" for letter, name in legend], padding=(0, 2)))
@@ -198,7 +200,7 @@ def _print_marginals(console: Console, federation: Federation) -> None:
 
 
 def _heat_table(excerpt: _Excerpt, headings: Sequence[str], widths: Sequence[int]) -> Table:
-    """Lay the shares out so that the shades of neighbours touch."""
+    """Return a table of the shares, without gaps between the shades."""
     table = Table(box=None, padding=0, header_style="bold")
     table.add_column("client", min_width=7)
     table.add_column("n", justify="right", min_width=5)
@@ -214,7 +216,7 @@ def _heat_table(excerpt: _Excerpt, headings: Sequence[str], widths: Sequence[int
 
 
 def _cells(excerpt: _Excerpt, row: int, widths: Sequence[int]) -> list[Text]:
-    """Write shares on their shades; where there are no colours, the numbers remain."""
+    """Return the shares as text on their shades; without colours, the numbers remain."""
     darkest = len(_SHADES) - 1
     levels = np.floor(excerpt.shares[row] / excerpt.shares.max() * len(_SHADES)).clip(max=darkest).astype(int)
     cells = [
@@ -236,16 +238,14 @@ def _print_summary(console: Console, federation: Federation, limit: Weights) -> 
     summary.add_column(style="bold")
     summary.add_column()
     clients = len(federation.clients)
-    summary.add_row("clients", f"{clients:,} to train on, N = {limit.counts.total:,.0f} samples together")
+    summary.add_row("clients", f"{clients:,} to train on, N = {limit.counts.total:,.0f} samples in total")
     summary.add_row(
-        "evaluation", f"{federation.validation.size:,} samples to validate, {federation.test.size:,} to test"
+        "evaluation", f"{federation.validation.size:,} samples for validation, {federation.test.size:,} for test"
     )
     summary.add_row("target", coverage_sentence(limit))
     summary.add_row("FedAvg", f"squared distance {limit.fedavg_squared_distance:.4g}")
-    summary.add_row(
-        "best match",
-        f"squared distance {limit.squared_distance:.4g} at λ → 0⁺, ESS {limit.ess:.1%} = {limit.effective_samples:,.0f} samples",
-    )
+    ess = f"ESS {limit.ess:.1%} = {limit.effective_samples:,.0f} samples"
+    summary.add_row("best match", f"squared distance {limit.squared_distance:.4g} at λ → 0⁺, {ess}")
     console.print(summary)
 
 

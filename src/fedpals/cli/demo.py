@@ -21,6 +21,7 @@ SETTINGS = {
     "rounds": 40,
     "epochs": 2,
     "batch_size": 16,
+    "held_out": 0.2,
 }
 
 
@@ -39,8 +40,8 @@ def demo(
     console = Console()
     console.print(
         "Nine clients hold images of three digits each; the model will be used where three digits, drawn anew, are "
-        "all there is.\nThe server knows the clients' label counts and the target's; nobody sees a target "
-        "image.\n"
+        "all there is.\nThe server knows the clients' label counts and the target's. Nobody sees a target image: rounds are "
+        "selected by what\nclients say of samples that they hold out, and the target's images are only tested on.\n"
     )
     records = compute(expand(SETTINGS, seeds), SweepSettings(out / "runs", workers), console)
     save_figure(comparison_figure(records), figure)

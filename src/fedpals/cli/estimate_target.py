@@ -1,4 +1,4 @@
-"""`fedpals estimate-target`: the target's labels from inputs that nobody labelled."""
+"""`fedpals estimate-target`: estimate the target's label shares from unlabelled inputs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fedpals.files import replacing
 if TYPE_CHECKING:
     from fedpals.shift import TargetEstimate
 
-_SHOWN = 30
-"""Labels in the table, the most frequent ones; --json has all."""
+_SHOWN_LABELS = 30
+"""Number of labels in the table, the most frequent ones; --json has all."""
 
 
 class Estimator(StrEnum):
-    """How T is estimated."""
+    """Estimator of T."""
 
     bbse = "bbse"
     em = "em"
@@ -40,63 +40,63 @@ def estimate_target(
         typer.Argument(
             metavar="[INPUTS]",
             help="Unlabelled inputs of the target: a .npz file with an array x, or a folder of images. "
-            "Without them: the run's own test inputs, to see how well it works.",
+            "Unless given: the run's own test inputs, to see how good the estimate is.",
         ),
     ] = None,
-    level: Annotated[float, typer.Option(help="Probability with which each interval covers the truth.")] = 0.95,
-    by: Annotated[Estimator, typer.Option(help="Which estimate TARGET.csv gets.")] = Estimator.bbse,
+    level: Annotated[float, typer.Option(help="Probability that an interval covers the true value.")] = 0.95,
+    by: Annotated[Estimator, typer.Option(help="Estimate to write to TARGET.csv.")] = Estimator.bbse,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="TARGET.csv", help="Write the target as fedpals weights reads it."),
+        typer.Option("--out", "-o", metavar="TARGET.csv", help="Write the target, for fedpals weights."),
     ] = None,
-    data_folder: Annotated[Path | None, typer.Option(help="Where to look for data first.")] = None,
+    data_folder: Annotated[Path | None, typer.Option(help="Folder to search for data first.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
 ) -> None:
-    """Estimate T where it is unknown, from what a run's model predicts on the target's inputs.
+    """Estimate an unknown T from the predictions of a run's model on unlabelled inputs of the target.
 
-    RUN_FOLDER is a finished run made with --held-out. INPUTS is a .npz file with an array x, or a folder of images;
-    without INPUTS the run's own test inputs show how well it works.
+    RUN_FOLDER is a finished run with --held-out. INPUTS is a .npz file with an array x, or a folder of images; unless
+    given, the run's own test inputs are used, to see how good the estimate is.
     """
     if not 0 < level < 1:
         raise InputError(f"--level is {level:g}; it must be between 0 and 1, for instance 0.95")
     need_torch("fedpals estimate-target")
-    from fedpals.simulation import unlabelled  # torch takes a second to load: only where it is used
+    from fedpals.simulation import unlabelled  # imports torch, which is slow, so only here
     from fedpals.simulation.record import Record
 
     record = Record.at(run)
-    record.tallies()  # without them there is nothing to read predictions against: say so before computing any
+    record.tallies()  # raises an error if the run has none, before any prediction is computed
     data = unlabelled.own_inputs(record, data_folder) if inputs is None else unlabelled.inputs_of(inputs, record)
     logits = unlabelled.predict(record, *data, data_folder)
-    found: dict[Estimator, TargetEstimate] = {}
+    estimates: dict[Estimator, TargetEstimate] = {}
     failed: dict[Estimator, FedpalsError] = {}
     for name, estimate in ((Estimator.bbse, unlabelled.by_bbse), (Estimator.em, unlabelled.by_em)):
         try:
-            found[name] = estimate(record, logits, level=level)
+            estimates[name] = estimate(record, logits, level=level)
         except FedpalsError as error:
             failed[name] = error
-    if not found:
+    if not estimates:
         raise failed[by]
     view = record.server_view()
     if out is not None:
         if by in failed:
-            raise InputError(f"{failed[by]}; or write the other estimate, --by {next(iter(found)).value}")
-        _write(out, view.labels, found[by])
+            raise InputError(f"{failed[by]}; or write the other estimate, --by {next(iter(estimates)).value}")
+        _write(out, view.labels, estimates[by])
     if as_json:
-        told: dict[str, Any] = {name.value: _as_json(estimate) for name, estimate in found.items()}
-        told |= {name.value: {"error": str(reason)} for name, reason in failed.items()}
-        told = {"samples": len(logits), "labels": view.labels, **told}
-        sys.stdout.write(json.dumps(told, allow_nan=False) + "\n")
+        values: dict[str, Any] = {name.value: _as_json(estimate) for name, estimate in estimates.items()}
+        values |= {name.value: {"error": str(reason)} for name, reason in failed.items()}
+        values = {"samples": len(logits), "labels": view.labels, **values}
+        sys.stdout.write(json.dumps(values, allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
-    where = f"{inputs}" if inputs is not None else "the run's own test set, labels not used"
+    where = f"{inputs}" if inputs is not None else "the run's own test set, without its labels"
     console.print(f"[dim]{len(logits):,} unlabelled inputs: {escape(where)}[/dim]\n", soft_wrap=True)
-    _print_table(console, view.labels, view.target, found)
+    _print_table(console, view.labels, view.target, estimates)
     for name, reason in failed.items():
         console.print(f"\n[yellow]No {name.value.upper()}: {escape(str(reason))}[/]", soft_wrap=True)
     console.print(
-        "\nBBSE asks of the model only that it tells labels apart. EM is sharper, but needs calibrated probabilities, "
-        "and its intervals\ndo not know where they are not: trust BBSE where the two differ by more than their "
-        "intervals.",
+        "\nBBSE only needs a model that distinguishes the labels. EM is more precise, but needs calibrated "
+        "probabilities, and its intervals\ndo not account for miscalibration. If the two differ by more than their "
+        "intervals, trust BBSE.",
         soft_wrap=True,
     )
     if out is not None:
@@ -114,19 +114,20 @@ def _print_table(
         table.add_column(f"{level:.0%} interval", justify="right")
     table.add_column("T of the run", justify="right")
     largest = [max(assumed[y], *(float(e.target[y]) for e in estimates.values())) for y in range(len(labels))]
-    shown = sorted(sorted(range(len(labels)), key=lambda y: -largest[y])[:_SHOWN])
-    for y in shown:
+    indices = sorted(sorted(range(len(labels)), key=lambda y: -largest[y])[:_SHOWN_LABELS])
+    for y in indices:
         cells = []
         for e in estimates.values():
-            unknown = y in e.unseen
-            cells += ["?" if unknown else f"{e.target[y]:.3f}", f"{e.lower[y]:.3f} – {e.upper[y]:.3f}"]
+            cells += ["?" if y in e.unseen else f"{e.target[y]:.3f}", f"{e.lower[y]:.3f} – {e.upper[y]:.3f}"]
         table.add_row(escape(labels[y]), *cells, f"{assumed[y]:.3f}")
     console.print(table)
-    if len(labels) > _SHOWN:
-        console.print(f"[dim]the {_SHOWN} most frequent of {len(labels):,} labels; --json shows all[/dim]")
+    if len(labels) > _SHOWN_LABELS:
+        console.print(f"[dim]the {_SHOWN_LABELS} most frequent of {len(labels):,} labels; --json shows all[/dim]")
     if unseen := sorted({y for e in estimates.values() for y in e.unseen}):
         names = ", ".join(labels[y] for y in unseen)
-        console.print(f"[dim]? nobody held out or trained on it, so nothing is known: {escape(names)}[/dim]")
+        console.print(
+            f"[dim]? no client held out or trained on this label, so its share is unknown: {escape(names)}[/dim]"
+        )
 
 
 def _write(path: Path, labels: Sequence[str], estimate: TargetEstimate) -> None:

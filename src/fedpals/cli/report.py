@@ -1,4 +1,4 @@
-"""`fedpals report`: results and runs as one page to look at, and as files to publish."""
+"""`fedpals report`: results and runs as one page, and as files for publications."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.markup import escape
 
 def report(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATHS…", help="Folders of results, or of runs made by fedpals run.")
+        list[Path], typer.Argument(metavar="PATHS…", help="Folders of results, or of runs of fedpals run.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the report.")] = Path("report"),
 ) -> None:
-    """Write a page of tables and figures that needs no network, and PNG, SVG, CSV and LaTeX of each of them."""
-    from fedpals.report.figures import new_figure  # all below takes seconds to load: only where it is used
+    """Write a page of tables and figures that needs no network, and each of them as PNG, SVG, CSV and LaTeX."""
+    from fedpals.report.figures import new_figure  # slow imports, so only here
     from fedpals.report.finished import read
     from fedpals.report.html import check_page
     from fedpals.report.page import write_report
@@ -29,5 +29,7 @@ def report(
     with console.status("Drawing"):
         page = write_report(experiments, out)
     if empty:
-        console.print(f"[dim]Without finished runs, hence left out: {escape(', '.join(empty))}[/dim]", soft_wrap=True)
+        console.print(
+            f"[dim]Left out, because they have no finished runs: {escape(', '.join(empty))}[/dim]", soft_wrap=True
+        )
     console.print(f"Report: {escape(str(page))}", soft_wrap=True)

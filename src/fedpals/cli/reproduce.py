@@ -1,4 +1,4 @@
-"""`fedpals reproduce`: an experiment of the paper, end to end, with our numbers beside the paper's."""
+"""`fedpals reproduce`: compute an experiment of the paper, and show our numbers next to the paper's."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _STYLES = {
     "amber": "yellow",
     "red": "red",
 }
-"""How the marks of a table's cells look in a terminal."""
+"""Terminal styles of the marks of a table's cells."""
 
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An experiment; see --list.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
-    scale: Annotated[str, typer.Option(help="desk, sized for a small machine, or paper, the paper's own.")] = "desk",
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
-    out: Annotated[Path, typer.Option(help="Folder of runs; shared by all experiments.")] = Path("runs"),
-    results: Annotated[Path, typer.Option(help="Folder for the small files that tables are made of.")] = Path(
+    scale: Annotated[str, typer.Option(help="desk, for a small machine, or paper, as in the paper.")] = "desk",
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder for runs, shared by all experiments.")] = Path("runs"),
+    results: Annotated[Path, typer.Option(help="Folder for compact results, from which tables are built.")] = Path(
         "results"
     ),
-    experiments: Annotated[Path | None, typer.Option(help="Folder of experiments; ours unless given.")] = None,
-    data_folder: Annotated[Path | None, typer.Option(help="Where to look for data first.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.")] = "cpu",
+    experiments: Annotated[Path | None, typer.Option(help="Folder of experiments; the paper's unless given.")] = None,
+    data_folder: Annotated[Path | None, typer.Option(help="Folder to search for data first.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda if available.")] = "cpu",
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help=RAY_HELP)] = None,
 ) -> None:
-    """Run an experiment of the paper; finished runs are never repeated, an interrupted sweep continues."""
+    """Run an experiment of the paper; an interrupted one continues, and finished runs are never repeated."""
     folder = experiments or DEFINITIONS
     console = Console()
     if list_ or name is None:
@@ -65,38 +65,38 @@ def reproduce(
 
     experiment = read_experiment(name, folder)
     experiment.at(scale)
-    kept = Results(results / name)
-    if (found := kept.provenance.get("scale", scale)) != scale:
+    stored = Results(results / name)
+    if (stored_scale := stored.provenance.get("scale", scale)) != scale:
         raise InputError(
-            f"{kept.path} holds results at scale {found}; give another folder with --results for scale {scale}"
+            f"{stored.path} holds results at scale {stored_scale}; give another folder with --results for scale {scale}"
         )
-    kept.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
+    stored.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
     settings = SweepSettings(out, workers, data_folder, device, checkpoint_every=10, ray=ray)
 
     @contextmanager
     def display(title: str, runs: Sequence[Run]) -> Iterator[Any]:
         if runs:
             console.print(f"{escape(title)}: {len(runs)} to compute", soft_wrap=True)
-        with SweepProgress(runs, console) as shown:
-            yield shown
+        with SweepProgress(runs, console) as progress:
+            yield progress
 
-    ended = compute(experiment, scale, kept, settings, display)
-    if kept.runs():
-        console.print(_table(kept))
+    outcome = compute(experiment, scale, stored, settings, display)
+    if stored.runs():
+        console.print(_table(stored))
         console.print("[dim]Test metric in %, mean ± std over seeds, at the round selected on validation.")
-    diverged = Counter((summary.row, summary.method) for summary in kept.runs() if summary.diverged)
+    diverged = Counter((summary.row, summary.method) for summary in stored.runs() if summary.diverged)
     for (row, method), number in diverged.items():
-        told = f"{row}, {method}: {number} of its runs; their numbers are of the best round before"
-        console.print(f"[bold yellow]diverged:[/] {escape(told)}", soft_wrap=True)
-    for error, where in _by_reason(ended.failed).items():
-        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
-        console.print(f"[bold red]failed:[/] {escape(f'{where[0]}{more}: {error}')}", soft_wrap=True)
-    if ended.left:
-        console.print(f"Stopped; {ended.left} runs of this phase are left. The same command continues.")
+        message = f"{row}, {method}: {number} of its runs; their numbers are of the best round before that"
+        console.print(f"[bold yellow]diverged:[/] {escape(message)}", soft_wrap=True)
+    for error, titles in _by_reason(outcome.failed).items():
+        more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+        console.print(f"[bold red]failed:[/] {escape(f'{titles[0]}{more}: {error}')}", soft_wrap=True)
+    if outcome.left:
+        console.print(f"Stopped; {outcome.left} runs of this phase are left. The same command continues.")
         raise typer.Exit(130)
-    path = escape(str(kept.path))
+    path = escape(str(stored.path))
     console.print(f"Results: {path}; see them with: fedpals report {path}", soft_wrap=True)
-    if ended.failed:
+    if outcome.failed:
         raise typer.Exit(1)
 
 
@@ -104,27 +104,27 @@ def _overview(folder: Path) -> Table:
     from fedpals.experiments.experiment import choose_points, reported_runs, tuning_runs
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "in the paper", "what", "scale", "runs", "to tune"):
-        table.add_column(column, justify="right" if column in {"runs", "to tune"} else "left")
+    for column in ("name", "in the paper", "title", "scale", "runs", "tuning runs"):
+        table.add_column(column, justify="right" if column in {"runs", "tuning runs"} else "left")
     for path in sorted(folder.glob("*.toml")):
         experiment = Experiment.read(path)
         for number, scale in enumerate(experiment.scale):
-            described = (path.stem, experiment.source, experiment.title) if number == 0 else ("", "", "")
+            cells = (path.stem, experiment.source, experiment.title) if number == 0 else ("", "", "")
             runs = len(reported_runs(experiment, scale, choose_points(experiment, {})))
-            table.add_row(*map(escape, described), scale, str(runs), str(len(tuning_runs(experiment, scale))))
+            table.add_row(*map(escape, cells), scale, str(runs), str(len(tuning_runs(experiment, scale))))
     return table
 
 
 def _by_reason(failed: Sequence[tuple[str, Exception]]) -> dict[str, list[str]]:
-    """Return what failed by why: data that are missing are missing to every run."""
+    """Group failures by their message, because missing data make many runs fail."""
     reasons: dict[str, list[str]] = {}
-    for where, error in failed:
-        reasons.setdefault(str(error), []).append(where)
+    for title, error in failed:
+        reasons.setdefault(str(error), []).append(title)
     return reasons
 
 
 def _table(results: Results) -> Table:
-    """Return the report's table: rows × methods, every evaluation, and the paper's numbers beneath ours."""
+    """Return the report's table: rows × methods, every evaluation, and the paper's numbers below ours."""
     from fedpals.report.finished import FinishedExperiment
     from fedpals.report.views.tables import table as view
 
@@ -132,9 +132,9 @@ def _table(results: Results) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(exhibit.sheet.columns):
         table.add_column(escape(column), justify="left" if number < 2 else "right", no_wrap=number < 2)
-    shown = ""
+    previous = ""
     for row in exhibit.sheet.rows:
         name, *cells = (Text(cell.text, _STYLES[cell.mark]) for cell in row)
-        table.add_row("" if name.plain == shown else name, *cells)
-        shown = name.plain
+        table.add_row("" if name.plain == previous else name, *cells)
+        previous = name.plain
     return table

@@ -15,7 +15,7 @@ from fedpals.cli.flags import DATA, OUTPUT, TRAINING
 from fedpals.config import read_toml
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.methods import option_keys, options_of
-from fedpals.shift.evaluation import Evaluation
+from fedpals.shift.evaluation import Correction, SelectedBy
 from fedpals.simulation.run import DEFAULT_METHOD, Run, run_keys
 from fedpals.study.progress import SweepProgress
 
@@ -138,8 +138,13 @@ def compute(runs: Sequence[Run], settings: SweepSettings, console: Console) -> S
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
     if rows:
         console.print(results_table(rows))
-        console.print("[dim]Test accuracy and macro-F1 in %, mean ± std, at the round selected on validation.")
-        if any(Evaluation.RECOMMENDED in row.accuracy for row in rows):
+        selected = {
+            SelectedBy.VALIDATION: "on validation data of the target",
+            SelectedBy.ESTIMATE: "by the clients' estimate, without a target sample",
+        }
+        rules = " or ".join(selected[rule] for rule in dict.fromkeys(row.selected_by for row in rows))
+        console.print(f"[dim]Test accuracy and macro-F1 in %, mean ± std, at the round selected {rules}.")
+        if any(Correction.RECOMMENDED in row.accuracy for row in rows):
             console.print(
                 "[dim]recommended: the last model, its last layer made for the target from what clients tell of their "
                 "features and of samples that they held out."
@@ -240,9 +245,9 @@ def results_table(rows: Sequence[MethodSummary]) -> Table:
 
 def _columns(row: MethodSummary) -> list[tuple[str, Spread | None]]:
     return [
-        ("accuracy", row.accuracy.get(Evaluation.RAW)),
-        ("with prior", row.accuracy.get(Evaluation.PRIOR)),
-        ("recommended", row.accuracy.get(Evaluation.RECOMMENDED)),
+        ("accuracy", row.accuracy.get(Correction.RAW)),
+        ("with prior", row.accuracy.get(Correction.PRIOR)),
+        ("recommended", row.accuracy.get(Correction.RECOMMENDED)),
         ("macro-F1", row.macro_f1),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
@@ -17,12 +18,22 @@ from rich.table import Table
 
 import fedpals
 from fedpals.errors import InputError
+from fedpals.files import replacing, spreadsheet_safe
 from fedpals.labels import match
 from fedpals.labels.tables import read_counts, read_target
-from fedpals.report.advice import advice, coverage_sentence
+from fedpals.report.advice import (
+    ESS_MEANING,
+    advice,
+    coverage_sentence,
+    fedavg_mismatch,
+    mismatch,
+    shortage_sentence,
+    used_clients,
+)
 from fedpals.report.explorer import write_explorer
 from fedpals.report.figures import check_figure_path, save_figure, weights_figure
 from fedpals.report.html import check_page
+from fedpals.report.weights_figure import weights_overview
 from fedpals.weights import Weights
 
 _SHOWN = 30
@@ -49,31 +60,51 @@ def weights(
         int | None, typer.Option(metavar="L", help="The trade-off instead: L equidistributed values of ESS.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the weights (png, svg or pdf).")] = None,
+    csv_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE.csv", help="Write client, n, FedAvg and FedPALS there.", show_default="no file"
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png", help="Draw weights, label mix and trade-off (png, svg or pdf).", show_default="no file"
+        ),
+    ] = None,
     explore: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page with a slider over the whole trade-off.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="Write a page with a slider over the whole trade-off.", show_default="no file"
+        ),
     ] = None,
     missing_is_zero: Annotated[
         bool,
         typer.Option("--missing-is-zero", help="A label that TARGET.csv does not name has probability 0."),
     ] = False,
+    blank_is_zero: Annotated[
+        bool,
+        typer.Option("--blank-is-zero", help="An empty cell of CLIENTS.csv is a count of 0."),
+    ] = False,
 ) -> None:
-    """Aggregation weights for a target from label counts, and whether it is covered."""
+    """Aggregation weights for a target from label counts, and whether it is covered.
+
+    Cells may be separated by comma, semicolon or tab. The target is two columns, label and probability (or percentage, or
+    count), or the labels above one row of numbers.
+    """
     if sum(choice is not None for choice in (ess, lam, grid)) > 1:
         raise InputError("--ess, --lam and --grid are three ways to say the same: give one of them")
     if plot is not None:
         check_figure_path(plot)
     if explore is not None:
         check_page(explore)
-    table = read_target(target)
+    counts = read_counts(clients, blank_is_zero=blank_is_zero)
+    table = read_target(target, counts.labels)
     try:
-        counts, T = match(
-            read_counts(clients), table.shares, missing_is_zero=missing_is_zero, tolerance=table.tolerance
-        )
+        counts, T = match(counts, table.shares, missing_is_zero=missing_is_zero, tolerance=table.tolerance)
     except InputError as error:
-        if "missing labels mean 0" in str(error):
-            raise InputError(f"{target}: {error} (--missing-is-zero)") from None
-        raise
+        flag = " (--missing-is-zero)" if "missing labels mean 0" in str(error) else ""
+        raise InputError(f"{target}: {error}{flag}") from None
     if grid is not None:
         limit, fedavg = (fedpals.solve(counts, T, lam=value) for value in (0.0, math.inf))
         solutions: Sequence[Weights] = (limit, *fedpals.ess_grid(counts, T, grid), fedavg)
@@ -82,7 +113,9 @@ def weights(
     else:
         solutions = (fedpals.solve(counts, T, ess=0.5 if ess is None else ess),)
     if plot is not None:
-        save_figure(weights_figure(solutions), plot)
+        save_figure(weights_figure(solutions) if grid is not None else weights_overview(solutions[0]), plot)
+    if csv_file is not None:
+        _write_csv(csv_file, solutions)
     if explore is not None:
         write_explorer(counts, T, explore, name=f"{clients.stem} → {target.stem}", ess=solutions[0].ess)
     if as_json:
@@ -91,11 +124,15 @@ def weights(
     console = Console()
     if table.counted:
         console.print(f"[dim]{escape(str(target))} holds counts; they were normalised to probabilities.[/dim]")
+    if table.percentages:
+        console.print(f"[dim]{escape(str(target))} holds percentages; they were divided by 100.[/dim]")
     if grid is None:
         _print_clients(console, solutions[0])
     _print_summary(console, solutions[0], tradeoff=solutions if grid is not None else ())
+    if csv_file is not None:
+        console.print(f"Weights: {escape(str(csv_file))}", soft_wrap=True)
     if plot is not None:
-        console.print(f"Figure: {escape(str(plot))}")
+        console.print(f"Figure: {escape(str(plot))}", soft_wrap=True)
     if explore is not None:
         console.print(f"Explorer: {escape(str(explore))}", soft_wrap=True)
 
@@ -125,37 +162,55 @@ def _print_clients(console: Console, solution: Weights) -> None:
     console.print()
 
 
+def _write_csv(path: Path, solutions: Sequence[Weights]) -> None:
+    """Write a row per client: name, n, FedAvg's weight, and FedPALS's, a column per solution."""
+    first = solutions[0]
+    names = ["FedPALS"] if len(solutions) == 1 else [f"FedPALS, ESS {w.ess:.1%}" for w in solutions]
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client", "n", "FedAvg", *names])
+        for i in range(first.alpha.size):
+            weights = (float(w.alpha[i]) if w.alpha[i] > w.certificate.error else 0.0 for w in solutions)
+            name = spreadsheet_safe(first.counts.client(i))
+            writer.writerow([name, int(first.counts.sizes[i]), float(first.fedavg[i]), *weights])
+
+
 def _print_summary(console: Console, solution: Weights, tradeoff: Sequence[Weights]) -> None:
     summary = Table(box=None, pad_edge=False, show_header=False)
     summary.add_column(style="bold")
     summary.add_column()
     summary.add_row("target", coverage_sentence(solution))
-    summary.add_row("FedAvg", f"squared distance {solution.fedavg_squared_distance:.4g}")
     if not tradeoff:
         certificate = solution.certificate
-        note = "  (the smallest there is: the best match keeps more than was asked for)" if solution.clamped else ""
-        summary.add_row("FedPALS", f"squared distance {solution.squared_distance:.4g}")
-        summary.add_row("ESS", f"{solution.ess:.1%} = {solution.effective_samples:,.0f} samples{note}")
+        note = " (the smallest there is: the best match keeps more than was asked for)" if solution.clamped else ""
+        before, after = fedavg_mismatch(solution), mismatch(solution.target, solution.marginal)
+        summary.add_row("wrong mix", f"for {after:.1%} of samples (FedAvg {before:.1%})")
+        summary.add_row(
+            "squared distance", f"{solution.squared_distance:.4g} (FedAvg {solution.fedavg_squared_distance:.4g})"
+        )
+        summary.add_row("ESS", f"{solution.ess:.1%} = {solution.effective_samples:,.0f} samples{note}: {ESS_MEANING}")
         summary.add_row("λ", f"{solution.lam:.6g}")
         summary.add_row(
             "certificate",
             f"weights proven within {certificate.error:.0e}, gap {certificate.relative_gap:.0e}",
         )
         console.print(summary)
-        console.print(f"\n{advice(solution)}")
+        for sentence in (shortage_sentence(solution), advice(solution)):
+            if sentence is not None:
+                console.print(f"\n{escape(sentence)}")
         return
     console.print(summary)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("ESS", "samples", "λ", "squared distance", "clients with weight"):
+    for column in ("ESS", "samples", "λ", "wrong mix", "squared distance", "clients with weight"):
         table.add_column(column, justify="right")
     for row in tradeoff:
-        used = int(np.count_nonzero(row.alpha))
         table.add_row(
             f"{row.ess:.1%}",
             f"{row.effective_samples:,.0f}",
             f"{row.lam:.4g}",
+            f"{mismatch(row.target, row.marginal):.1%}",
             f"{row.squared_distance:.4g}",
-            f"{used:,}",
+            f"{used_clients(row):,}",
         )
     console.print()
     console.print(table)

@@ -1,7 +1,7 @@
-"""Official data files: where they may lie, whether they are what their publisher made, how to get them.
+"""Official data files: find them, check that they are the published ones, and download them.
 
-A set is searched for below the folder a caller names, below ``$FEDPALS_DATA``, in the user's cache
-and where Debian installs data sets. Nothing is downloaded unless it is asked for.
+A data set is searched for in the folder that the caller gives, in ``$FEDPALS_DATA``, in the user's cache,
+and where Debian installs data sets. Nothing is downloaded unless requested.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ class OfficialFiles:
     folder: str
     """The folder that the publisher's archive unpacks to."""
     checksums: Mapping[str, str]
-    """File name → "md5:…" or "sha256:…" of its content, after gunzipping where the name ends in .gz;
-    "" where nothing is published to check against, and the reader checks the structure instead."""
+    """File name → "md5:…" or "sha256:…" of its content, after gunzipping if the name ends in .gz; "" if no
+    checksum is published, and the reader checks the structure instead."""
     by_hand: str
-    """How a user gets the files without this package."""
+    """Instructions to get the files without this package."""
     downloads: Mapping[str, str | None] = field(default_factory=dict)
-    """URL on the publisher's site → checksum of what lies there, None where the content is checked
-    instead. A .tar.gz is unpacked."""
+    """URL on the publisher's site → checksum of the download; None if the content is checked instead. A .tar.gz
+    is unpacked."""
 
     @property
     def remedy(self) -> str:
-        """How a user gets the files; ends the message when they are absent or wrong."""
+        """Instructions to get the files, for the end of an error message."""
         return f"{self.by_hand}, or fedpals data get {self.name}" if self.downloads else self.by_hand
 
 
 def search_path(folder: Path | None = None) -> tuple[Path, ...]:
-    """Return the folders searched for official files, first one first; downloads go to the first."""
+    """Return the folders that are searched for official files, in order; downloads go to the first."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedpals"
     places = (folder, os.environ.get("FEDPALS_DATA"), cache, DEBIAN)
     return tuple(Path(place).expanduser() for place in places if place)
 
 
 def find(files: OfficialFiles, folder: Path | None = None) -> Path | None:
-    """Return the folder that holds all of ``files``, or None; looks at names only, so it is fast.
+    """Return the folder with all of ``files``, or None; checks only names, so it is fast.
 
-    A searched folder may hold the set's folder or be it.
+    A searched folder may contain the data set's folder or be that folder itself.
     """
     for base in search_path(folder):
         root = base if base.name == files.folder else base / files.folder
@@ -62,12 +62,12 @@ def find(files: OfficialFiles, folder: Path | None = None) -> Path | None:
 
 
 def ensure(files: OfficialFiles, folder: Path | None = None, *, download: bool = False) -> Path:
-    """Return the folder that holds ``files``, downloading them first where ``download`` says so.
+    """Return the folder with ``files``; download them first if they are absent and ``download`` is true.
 
     Raises
     ------
     InputError
-        Where they are absent: which files, where they were looked for, and how to get them.
+        If they are absent; names the files, the searched folders, and how to get them.
     """
     if root := find(files, folder):
         return root
@@ -80,27 +80,27 @@ def ensure(files: OfficialFiles, folder: Path | None = None, *, download: bool =
 
 
 def read(files: OfficialFiles, root: Path, name: str) -> bytes:
-    """Return the content of one file, gunzipped, having checked it: what is used is what was checked.
+    """Return the content of one file, gunzipped and checked, so that the checked bytes are the ones that are used.
 
     Raises
     ------
     InputError
-        Naming the file, the checksum expected and the one found.
+        If the file cannot be read or is not the official one; names the file and both checksums.
     """
     path = root / name
     try:
         content = path.read_bytes()
         if name.endswith(".gz"):
-            # Archives that were packed anew differ in their header, so the content is what counts.
+            # Archives that were packed again differ in their header, so only the content is checked.
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read ({error}). Delete it, then: {files.remedy}") from error
     if expected := files.checksums[name]:
         algorithm, _, digest = expected.partition(":")
-        found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-        if found != digest:
+        actual = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+        if actual != digest:
             raise InputError(
-                f"{path} is not the official file: {algorithm} {digest} expected, {found} found over "
+                f"{path} is not the official file: {algorithm} {digest} expected, {actual} found over "
                 f"{len(content)} bytes. Delete it, then: {files.remedy}"
             )
     return content

@@ -1,8 +1,8 @@
-"""Dividing a data set among clients and a target: the paper's sampling strategies.
+"""Partitions of a data set into clients and a target: the paper's sampling strategies.
 
-Pure functions of labels and a generator. A strategy first settles an M×K table of counts, then
-`deal` hands out samples: no sample goes to two clients. ``y`` holds the labels of the whole data
-set, ``pool`` the indices that may be handed out, ``K`` is the number of labels.
+They are pure functions of labels and a generator. A strategy first computes an M×K table of counts, then
+`deal` assigns samples: no sample goes to two clients. ``y`` are the labels of the whole data set, ``pool``
+the indices that may be assigned, and ``K`` is the number of labels.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Table: TypeAlias = npt.NDArray[np.int64]
 """M×K label counts."""
 
 PACS_ABSENT = 2
-"""The label that neither the target of the PACS task nor its smallest client has."""
+"""Label that neither the target of the PACS task nor its smallest client has."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Clients to train on, and the label marginal to train for."""
+    """Clients to train on, and the target's label marginal."""
 
     clients: tuple[Indices, ...]
     """Sorted, disjoint indices into the data set, one array per client."""
@@ -38,7 +38,7 @@ class Partition:
 def largest_remainder(shares: npt.ArrayLike, sizes: npt.ArrayLike) -> Table:
     """Round ``sizes[i] * shares[i]`` to whole numbers that sum to ``sizes[i]``, row by row.
 
-    Every entry is less than 1 from what it rounds. Ties go to the lower label.
+    Every entry differs by less than 1 from its exact value. Ties go to the lower label.
 
     >>> largest_remainder([[0.5, 0.25, 0.25]], [5]).tolist()
     [[3, 1, 1]]
@@ -47,24 +47,24 @@ def largest_remainder(shares: npt.ArrayLike, sizes: npt.ArrayLike) -> Table:
     exact = np.asarray(shares, dtype=np.float64) * n[:, None]
     counts = np.floor(exact).astype(np.int64)
     rank = np.argsort(np.argsort(counts - exact, axis=1, kind="stable"), axis=1)
-    missing = n - counts.sum(axis=1)
-    return np.where(rank < missing[:, None], counts + 1, counts)
+    deficit = n - counts.sum(axis=1)
+    return np.where(rank < deficit[:, None], counts + 1, counts)
 
 
 def deal(y: Indices, pool: Indices, counts: Table, rng: np.random.Generator) -> tuple[Indices, ...]:
-    """Give client i ``counts[i, k]`` random samples of label k from ``pool``, none of them twice.
+    """Assign to client i ``counts[i, k]`` random samples of label k from ``pool``, each at most once.
 
     Raises
     ------
     InputError
-        Naming a label of which more samples are wanted than there are.
+        If ``pool`` has too few samples of a label; names the label.
     """
     clients, K = counts.shape
-    short = counts.sum(axis=0) - supply(y, pool, K)
-    if (short > 0).any():
-        k = int(short.argmax())
-        wanted = int(counts[:, k].sum())
-        raise InputError(f"{wanted} samples of label {k} are wanted, but only {wanted - short[k]} can be handed out")
+    shortage = counts.sum(axis=0) - supply(y, pool, K)
+    if (shortage > 0).any():
+        k = int(shortage.argmax())
+        needed = int(counts[:, k].sum())
+        raise InputError(f"{needed} samples of label {k} are needed, but only {needed - shortage[k]} are available")
     owners, samples = [], []
     for k in range(K):
         owner = np.repeat(np.arange(clients), counts[:, k])
@@ -81,7 +81,7 @@ def supply(y: Indices, pool: Indices, K: int) -> npt.NDArray[np.int64]:
 
 
 def marginal(y: Indices, indices: Indices, K: int) -> Vector:
-    """Return the label marginal of some samples."""
+    """Return the label marginal of the samples ``indices``."""
     if indices.size == 0:
         raise InputError("no samples are left to take the target's label marginal from")
     return supply(y, indices, K) / indices.size
@@ -100,31 +100,33 @@ def sparsity(
     """Sparsity sampling: each client has C random labels, an equal number of samples of each.
 
     The label sets are drawn uniformly and independently. The last of ``clients`` is the target: it
-    yields T, uniform over its C labels, and nobody trains on its samples. ``samples_per_client``
-    is rounded down to a multiple of C; None is as many as fit, the same for all.
+    gives T, uniform over its C labels, and its samples are not used for training. ``samples_per_client``
+    is rounded down to a multiple of C; unless given, it is as large as possible, the same for all.
     """
     C = labels_per_client
-    _need_two(clients)
+    _check_two_clients(clients)
     if not 1 <= C <= K:
         raise InputError(f"labels_per_client is {C} but the data has {K} labels; give 1 to {K}")
     if samples_per_client is not None and samples_per_client < C:
-        raise InputError(f"samples_per_client is {samples_per_client}, too few for {C} labels; at least {C} would do")
-    # The C smallest of K random numbers are a uniformly drawn set.
-    chosen = np.argsort(rng.random((clients, K)), axis=1)[:, :C]
-    has = np.zeros((clients, K), dtype=np.int64)
-    np.put_along_axis(has, chosen, 1, axis=1)
-    here, wanted = supply(y, pool, K), has.sum(axis=0)
-    fit = int((here[wanted > 0] // wanted[wanted > 0]).min())
-    if fit == 0:
-        k = int((here < wanted).argmax())
+        raise InputError(f"samples_per_client is {samples_per_client}, too few for {C} labels; use at least {C}")
+    # The indices of the C smallest of K random numbers are a uniformly drawn set.
+    label_sets = np.argsort(rng.random((clients, K)), axis=1)[:, :C]
+    has_label = np.zeros((clients, K), dtype=np.int64)
+    np.put_along_axis(has_label, label_sets, 1, axis=1)
+    available, demand = supply(y, pool, K), has_label.sum(axis=0)
+    max_per_label = int((available[demand > 0] // demand[demand > 0]).min())
+    if max_per_label == 0:
+        k = int((available < demand).argmax())
         raise InputError(
-            f"clients is {clients}, of which {wanted[k]} drew label {k}, but it has only {here[k]} samples; "
+            f"clients is {clients}, of which {demand[k]} drew label {k}, but it has only {available[k]} samples; "
             "use fewer clients or fewer labels_per_client"
         )
-    per_label = fit if samples_per_client is None else samples_per_client // C
-    if per_label > fit:
-        raise InputError(f"samples_per_client is {samples_per_client}, which does not fit; at most {fit * C} would do")
-    return _with_target_last(y, pool, has * per_label, rng)
+    per_label = max_per_label if samples_per_client is None else samples_per_client // C
+    if per_label > max_per_label:
+        raise InputError(
+            f"samples_per_client is {samples_per_client}, which does not fit; use at most {max_per_label * C}"
+        )
+    return _with_target_last(y, pool, has_label * per_label, rng)
 
 
 def dirichlet(
@@ -139,101 +141,101 @@ def dirichlet(
 ) -> Partition:
     """Dirichlet sampling: client i has n·p_i(k) samples of label k, p_i ~ Dirichlet_K(β).
 
-    n·p_i is rounded by largest remainders. The last of ``clients`` is the target: its counts yield
-    T, and nobody trains on its samples. ``samples_per_client`` n is the same for all; None is as
-    many as the most wanted label allows.
+    n·p_i is rounded by largest remainders. The last of ``clients`` is the target: its counts give T, and
+    its samples are not used for training. ``samples_per_client`` n is the same for all; unless given, it is
+    as large as the supply of each label allows.
     """
-    _need_two(clients)
+    _check_two_clients(clients)
     if not (np.isfinite(beta) and beta > 0):
         raise InputError(f"beta is {beta}; the Dirichlet concentration must be a number > 0, for instance 0.1")
     shares = rng.dirichlet(np.full(K, beta), size=clients)
-    fit = largest_fitting(shares, supply(y, pool, K))
-    n = fit if samples_per_client is None else samples_per_client
-    if fit == 0:
+    max_size = largest_fitting(shares, supply(y, pool, K))
+    n = max_size if samples_per_client is None else samples_per_client
+    if max_size == 0:
         raise InputError(
-            f"clients is {clients}, for which {pool.size} samples do not suffice at beta {beta}; use fewer clients"
+            f"clients is {clients}, but {pool.size} samples are too few for them at beta {beta}; use fewer clients"
         )
-    if not 1 <= n <= fit:
-        raise InputError(f"samples_per_client is {n}, which does not fit at beta {beta}; 1 to {fit} would do")
+    if not 1 <= n <= max_size:
+        raise InputError(f"samples_per_client is {n}, which does not fit at beta {beta}; use 1 to {max_size}")
     return _with_target_last(y, pool, largest_remainder(shares, np.full(clients, n)), rng)
 
 
-def largest_fitting(shares: npt.NDArray[np.float64], here: npt.NDArray[np.int64]) -> int:
-    """Return a largest n for which clients of n samples each find enough of every label ``here``.
+def largest_fitting(shares: npt.NDArray[np.float64], available: npt.NDArray[np.int64]) -> int:
+    """Return a largest n such that the ``available`` samples of each label suffice for clients of n samples each.
 
-    Largest remainders are not monotone in n, so "a largest": n fits and n + 1 does not.
+    Largest remainders are not monotone in n, so it is "a largest" n: n fits and n + 1 does not.
     """
     clients = len(shares)
 
     def fits(n: int) -> bool:
-        return bool((largest_remainder(shares, np.full(clients, n)).sum(axis=0) <= here).all())
+        return bool((largest_remainder(shares, np.full(clients, n)).sum(axis=0) <= available).all())
 
-    low, high = 0, int(here.sum()) // clients + 1
+    low, high = 0, int(available.sum()) // clients + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
-def drawn(
+def draw_clients(
     y: Indices,
     pool: Indices,
     marginals: npt.ArrayLike,
     sizes: npt.ArrayLike,
     rng: np.random.Generator,
 ) -> tuple[Indices, ...]:
-    """Draw clients with prescribed label marginals (M×K) and sizes (M)."""
+    """Draw clients with given label marginals (M×K) and sizes (M)."""
     return deal(y, pool, largest_remainder(marginals, sizes), rng)
 
 
 def synthetic_target(delta: float) -> Vector:
-    """T_δ = (1 − δ) T_proj + δ T_ext, from inside the clients' hull (δ = 0) to outside (δ = 1)."""
+    """Return T_δ = (1 − δ) T_proj + δ T_ext, from inside the clients' hull (δ = 0) to outside (δ = 1)."""
     if not 0 <= delta <= 1:
         raise InputError(f"delta is {delta}; it must lie between 0 and 1")
     return (1 - delta) * np.array([0.5, 0.25, 0.25]) + delta * np.array([0.0, 0.5, 0.5])
 
 
 def synthetic(y: Indices, pool: Indices, K: int, *, delta: float, rng: np.random.Generator) -> Partition:
-    """Make the two clients of the paper's synthetic task, 40 and 18 samples, and its target T_δ."""
+    """Build the paper's synthetic task: two clients with 40 and 18 samples, and the target T_δ."""
     if K != 3:
         raise InputError(f"the synthetic task has 3 labels, not {K}")
     target = synthetic_target(delta)
-    return Partition(drawn(y, pool, [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]], [40, 18], rng), target)
+    return Partition(draw_clients(y, pool, [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]], [40, 18], rng), target)
 
 
 def pacs(y: Indices, train: Indices, test: Indices, K: int, rng: np.random.Generator) -> tuple[Partition, Indices]:
-    """Build the paper's PACS task: three clients, of which client k misses label k.
+    """Build the paper's PACS task: three clients, where client k has no samples of label k.
 
-    The training images go to three clients at random, then each loses a label. The client without
-    label 2 keeps a tenth of what it then has, and the target loses label 2 as well, so the smallest
-    client is the most like it. Returns the partition and the target's test set.
+    The training images are divided among three clients at random, then client k loses label k. The client
+    without label 2 keeps a tenth of its remaining samples, and the target loses label 2 as well, so the smallest
+    client is the most similar to it. Returns the partition and the target's test set.
     """
     thirds = np.array_split(rng.permutation(train), 3)
     first, second, third = (part[y[part] != k] for k, part in enumerate(thirds))
     tenth = third[: round(0.1 * third.size)]
-    left = test[y[test] != PACS_ABSENT]
-    return Partition((np.sort(first), np.sort(second), np.sort(tenth)), marginal(y, left, K)), left
+    target_test = test[y[test] != PACS_ABSENT]
+    return Partition((np.sort(first), np.sort(second), np.sort(tenth)), marginal(y, target_test, K)), target_test
 
 
 def by_domain(domain: Indices, pool: Indices, *, clients: int) -> tuple[Indices, ...]:
-    """Give whole domains to clients: the largest first, each to the client that is smallest by then.
+    """Assign whole domains to clients: the largest first, each to the client that is smallest at that point.
 
-    Ties go to the lower domain and the lower client, so the outcome is determined.
+    Ties go to the lower domain and the lower client, so the result is deterministic.
     """
-    here = domain[pool]
-    found, sizes = np.unique(here, return_counts=True)
-    if not 1 <= clients <= found.size:
+    pool_domain = domain[pool]
+    domains, sizes = np.unique(pool_domain, return_counts=True)
+    if not 1 <= clients <= domains.size:
         raise InputError(
-            f"clients is {clients} but the samples come from {found.size} domains, and each stays whole; "
-            f"give 1 to {found.size}"
+            f"clients is {clients} but the samples come from {domains.size} domains, and each stays whole; "
+            f"give 1 to {domains.size}"
         )
     owner = np.empty(domain.max() + 1, dtype=np.int64)
-    smallest = [(0, client) for client in range(clients)]
-    for at in np.argsort(-sizes, kind="stable"):
-        size, client = smallest[0]
-        owner[found[at]] = client
-        heapq.heapreplace(smallest, (size + int(sizes[at]), client))
-    owners = owner[here]
+    heap = [(0, client) for client in range(clients)]
+    for i in np.argsort(-sizes, kind="stable"):
+        size, client = heap[0]
+        owner[domains[i]] = client
+        heapq.heapreplace(heap, (size + int(sizes[i]), client))
+    owners = owner[pool_domain]
     return tuple(np.sort(pool[owners == client]) for client in range(clients))
 
 
@@ -242,36 +244,36 @@ def oracle(
 ) -> tuple[Indices, ...]:
     """Draw clients of the given sizes whose label marginal is the target's: no label shift at all.
 
-    Together they have the target's marginal; each has it up to the rounding of its counts. The
-    target often has few labels, of which ``pool`` need not hold enough for everybody. All sizes are
-    then reduced by the same factor, to what fits; FedAvg's weights n_i/N stay as they are.
+    Together they have the target's marginal; each has it up to the rounding of its counts. The target often
+    has few labels, and ``pool`` may have too few samples of them. All sizes are then reduced by the same
+    factor until they fit; FedAvg's weights n_i/N stay the same.
     """
-    wanted = np.asarray(sizes)
-    total = min(int(wanted.sum()), most(y, pool, target))
-    (reduced,) = largest_remainder(wanted[None] / wanted.sum(), [total])
-    if not reduced.all():
+    full_sizes = np.asarray(sizes)
+    total = min(int(full_sizes.sum()), most(y, pool, target))
+    (reduced_sizes,) = largest_remainder(full_sizes[None] / full_sizes.sum(), [total])
+    if not reduced_sizes.all():
         raise InputError(
-            f"an oracle for {wanted.size} clients cannot be made: the pool of {pool.size} samples has only "
+            f"an oracle for {full_sizes.size} clients cannot be built: the pool of {pool.size} samples has only "
             f"{total} with the target's label marginal; use fewer clients"
         )
     samples = rng.permutation(follow(y, pool, target, total, rng))
-    # Spread every label evenly over a line: any stretch of it has the target's marginal.
+    # Spread every label evenly over a sequence: any stretch of it has the target's marginal.
     order = np.argsort(y[samples], kind="stable")
     counts = supply(y, samples, target.size)
-    place = np.concatenate([(np.arange(count) + 0.5) / count for count in counts if count])
-    line = samples[order[np.argsort(place, kind="stable")]]
-    return tuple(np.sort(part) for part in np.split(line, np.cumsum(reduced)[:-1]))
+    position = np.concatenate([(np.arange(count) + 0.5) / count for count in counts if count])
+    sequence = samples[order[np.argsort(position, kind="stable")]]
+    return tuple(np.sort(part) for part in np.split(sequence, np.cumsum(reduced_sizes)[:-1]))
 
 
 def held_out(y: Indices, pool: Indices, share: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Split ``pool`` into the rest and a random ``share`` of every label, rounded down."""
+    """Split ``pool`` into the rest and a random ``share`` of each label, rounded down."""
     counts = np.floor(np.bincount(y[pool], minlength=1) * share).astype(np.int64)
-    (held,) = deal(y, pool, counts[None], rng)
-    return np.setdiff1d(pool, held, assume_unique=True), held
+    (sample,) = deal(y, pool, counts[None], rng)
+    return np.setdiff1d(pool, sample, assume_unique=True), sample
 
 
 def most(y: Indices, pool: Indices, target: Vector) -> int:
-    """Return how many samples `follow` can draw at most."""
+    """Return the largest number of samples that `follow` can draw."""
     return largest_fitting(target[None], supply(y, pool, target.size))
 
 
@@ -280,15 +282,15 @@ def follow(
 ) -> Indices:
     """Draw ``size`` samples whose label marginal is T, up to rounding by largest remainders.
 
-    ``what`` they are called in an error message.
+    ``what`` is the name of the samples in an error message.
     """
     counts = largest_remainder(target[None], [size])
-    here = supply(y, pool, target.size)
-    if size < 1 or (counts[0] > here).any():
-        k = int(np.argmax(counts[0] - here))
+    available = supply(y, pool, target.size)
+    if size < 1 or (counts[0] > available).any():
+        k = int(np.argmax(counts[0] - available))
         raise InputError(
-            f"{size} {what} with the target's label marginal do not fit: label {k} has {here[k]} samples; "
-            f"at most {most(y, pool, target)} would do"
+            f"{size} {what} with the target's label marginal do not fit: label {k} has {available[k]} samples; "
+            f"use at most {most(y, pool, target)}"
         )
     (indices,) = deal(y, pool, counts, rng)
     return indices
@@ -299,6 +301,6 @@ def _with_target_last(y: Indices, pool: Indices, counts: Table, rng: np.random.G
     return Partition(tuple(clients), counts[-1] / counts[-1].sum())
 
 
-def _need_two(clients: int) -> None:
+def _check_two_clients(clients: int) -> None:
     if clients < 2:
-        raise InputError(f"clients is {clients}; with the target as the last one, at least 2 are needed")
+        raise InputError(f"clients is {clients}; at least 2 are needed, because the last one is the target")

@@ -1,1 +1,1 @@
-"""The paper's experiments: definitions in TOML, the runs they stand for, and small results of everything."""
+"""The paper's experiments: definitions in TOML, their runs, and compact results."""

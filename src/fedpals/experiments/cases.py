@@ -1,4 +1,4 @@
-"""Cases: label counts and a target to solve for without any training; from the experiment, or counted from a file."""
+"""Cases: label counts and a target, solved without training; given in the experiment or counted from a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedpals.errors import InputError
 
 
 class CountsFile(BaseModel):
-    """Label counts per camera, in the columns of WILDS: a file below a data folder.
+    """File of label counts per camera, with the columns of WILDS, in a data folder.
 
-    Every camera (``location_remapped``) of one split (``wilds_split``) is a client; the ``count`` of label
-    ``y`` over all cameras of another split, divided by the sum over labels, is the target.
+    Every camera (``location_remapped``) of one split (``wilds_split``) is a client. The target is the share of each
+    label ``y`` in the ``count`` over all cameras of another split.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -27,11 +27,11 @@ class CountsFile(BaseModel):
     target: str
     """Split whose pooled labels are the target."""
     labels: str
-    """File that names the labels, in columns ``y`` and ``english``."""
+    """File with the names of the labels, in columns ``y`` and ``english``."""
 
 
 class Case(BaseModel):
-    """Label counts and a target; both are given, or a file that they are counted from."""
+    """Label counts and a target, given directly or counted from a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,7 +40,7 @@ class Case(BaseModel):
     counts: list[list[int]] = []
     target: list[float] = []
     clients: list[str] = []
-    """Names of the clients, where they have any."""
+    """Names of the clients, if any."""
     file: CountsFile | None = None
 
     @model_validator(mode="after")
@@ -50,7 +50,7 @@ class Case(BaseModel):
         return self
 
     def counted(self, folder: Path | None = None) -> Case:
-        """Return the case with its counts, read from the file where it names one."""
+        """Return the case with its counts, read from its file if it has one."""
         return self if self.file is None else _count(self, self.file, folder)
 
 
@@ -60,7 +60,7 @@ def _count(case: Case, file: CountsFile, folder: Path | None) -> Case:
     try:
         table = [(split, int(camera), int(y), int(count)) for split, camera, y, count in rows]
     except ValueError as error:
-        raise InputError(f"{path}: {error}; cameras, labels and counts are whole numbers") from None
+        raise InputError(f"{path}: {error}; cameras, labels and counts must be whole numbers") from None
     counts = Counter[tuple[int, int]]()
     pooled = Counter[int]()
     for split, camera, y, count in table:
@@ -68,16 +68,16 @@ def _count(case: Case, file: CountsFile, folder: Path | None) -> Case:
             counts[camera, y] += count
         if split == file.target:
             pooled[y] += count
-    for split, found in ((file.clients, counts), (file.target, pooled)):
-        if not found.total():
-            known = ", ".join(sorted({row[0] for row in table}))
-            raise InputError(f"{path}: no samples of split {split!r}; its splits are {known}")
+    for split, samples in ((file.clients, counts), (file.target, pooled)):
+        if not samples.total():
+            splits = ", ".join(sorted({row[0] for row in table}))
+            raise InputError(f"{path}: no samples of split {split!r}; its splits are {splits}")
     cameras = sorted({camera for camera, _ in counts})
     labels = sorted({y for _, y in counts} | set(pooled))
-    named = {row[0]: row[1] for row in _read(_find(file.labels, folder), ("y", "english"))}
+    names = {row[0]: row[1] for row in _read(_find(file.labels, folder), ("y", "english"))}
     return case.model_copy(
         update={
-            "labels": [named.get(str(y), str(y)) for y in labels],
+            "labels": [names.get(str(y), str(y)) for y in labels],
             "counts": [[counts[camera, y] for y in labels] for camera in cameras],
             "target": [pooled[y] / pooled.total() for y in labels],
             "clients": [f"camera {camera}" for camera in cameras],
@@ -86,10 +86,11 @@ def _count(case: Case, file: CountsFile, folder: Path | None) -> Case:
 
 
 def _find(name: str, folder: Path | None) -> Path:
-    places = [base / name for base in search_path(folder)]
-    if found := next((path for path in places if path.is_file()), None):
-        return found
-    raise InputError(f"{name}: no such file; it is expected at {' or '.join(map(str, places))}")
+    paths = [base / name for base in search_path(folder)]
+    for path in paths:
+        if path.is_file():
+            return path
+    raise InputError(f"{name}: no such file; it is expected at {' or '.join(map(str, paths))}")
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:

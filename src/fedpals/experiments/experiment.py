@@ -1,12 +1,12 @@
-"""An experiment of the paper: rows × methods × seeds of runs, from a TOML file.
+"""An experiment of the paper: rows × methods × seeds of runs, defined in a TOML file.
 
-Settings of a run are layered; what is more particular wins:
+Settings of a run come in layers; later layers override earlier ones:
 
     experiment < scale < row < row at this scale < method < method in this row < tuned point
 
-Every method has a grid of the same kind: the experiment's, widened by the method's own options; the
-row may replace the values of a key, and a key that the method has in this row is not tuned. A point of the grid is
-chosen on validation, over tuning seeds that no reported run uses.
+The grid of a method is the experiment's plus the method's own. A row can replace the values of a key. A key that is set
+for the method in this row is not tuned. The point of the grid is chosen on validation, with tuning seeds that no
+reported run uses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedpals.shift.evaluation import Evaluation, SelectedBy
 from fedpals.simulation.run import Run
 
 Keys: TypeAlias = dict[str, str | float]
-"""Keys of a run."""
+"""Settings of a run, by key."""
 Grid: TypeAlias = dict[str, list[float]]
 """Values to try, by key of a run."""
 View: TypeAlias = Literal[
@@ -43,21 +43,21 @@ View: TypeAlias = Literal[
     "unknown",
     "privacy",
 ]
-"""What the report shows of an experiment."""
+"""Parts of the report of an experiment."""
 
 DEFINITIONS = Path(__file__).with_name("definitions")
-"""The folder of the paper's experiments."""
+"""Folder of the paper's experiments."""
 TUNING_SEED = 1000
-"""First of the tuning seeds: far from the reported ones, which count up from 0."""
+"""First tuning seed; far from the reported seeds, which start at 0."""
 
 
 class Scale(Settings):
-    """How large the experiment is."""
+    """Size of the experiment, such as desk or paper."""
 
     seeds: int = Field(default=1, ge=1)
-    run: Keys = {}
-    cuts: list[str] = []
-    """What is smaller than in the paper, in plain words."""
+    run: Keys = Field(default_factory=dict)
+    cuts: list[str] = Field(default_factory=list)
+    """Differences to the paper's scale, in plain words."""
 
 
 class Row(Settings):
@@ -65,21 +65,21 @@ class Row(Settings):
 
     name: str
     x: float | None = None
-    """Place on the horizontal axis of a curve."""
+    """Position on the horizontal axis of a curve."""
     seeds: int | None = Field(default=None, ge=1)
-    """Instead of the scale's."""
-    run: Keys = {}
-    scale: dict[str, Keys] = {}
-    """Keys at one scale only."""
-    grid: Grid = {}
-    """Values instead of the experiment's and the methods', by key."""
+    """Number of seeds; the scale's unless given."""
+    run: Keys = Field(default_factory=dict)
+    scale: dict[str, Keys] = Field(default_factory=dict)
+    """Settings at one scale only, by scale."""
+    grid: Grid = Field(default_factory=dict)
+    """Values that replace the experiment's and the methods', by key."""
     tuned_as: str | None = None
-    """Take the points that were chosen for this row, instead of tuning again."""
+    """Row whose chosen points are used, instead of tuning again."""
     methods: list[str] | None = None
-    """Only these methods; all unless given."""
-    method: dict[str, Keys] = {}
-    """Keys of single methods in this row."""
-    reported: dict[str, list[float]] = {}
+    """Methods in this row; all unless given."""
+    method: dict[str, Keys] = Field(default_factory=dict)
+    """Settings of single methods in this row, by method."""
+    reported: dict[str, list[float]] = Field(default_factory=dict)
     """The paper's mean and standard deviation, in %, by method."""
 
 
@@ -88,54 +88,55 @@ class Column(Settings):
 
     name: str
     run: Keys
-    grid: Grid = {}
+    grid: Grid = Field(default_factory=dict)
     chosen_by: Evaluation = Evaluation.RAW
-    """The evaluation whose score chooses from the grid; an estimate needs no target sample, but ``held_out``."""
+    """Evaluation whose score chooses the point; an estimate needs ``held_out``, but no target samples."""
     apart: bool = False
-    """Whether it has means that the others lack, as another network, and so is no rival of theirs."""
+    """Whether it is excluded from the comparison, for instance because it uses another network."""
 
 
 class Tuning(Settings):
-    """How the point of each grid is chosen."""
+    """Choice of the point of each grid."""
 
     seeds: int = Field(default=2, ge=1)
     rows: list[str] | None = None
-    """Choose once, by the mean over these rows, for all rows; unless given, every row has its own choice."""
-    scale: dict[str, Keys] = {}
-    """Keys of the tuning runs at one scale."""
+    """Rows over which one point for all rows is chosen, by the mean; unless given, every row has its own point."""
+    scale: dict[str, Keys] = Field(default_factory=dict)
+    """Settings of the tuning runs at one scale, by scale."""
 
 
 class Experiment(Settings):
-    """Everything that an experiment's TOML file says."""
+    """Contents of an experiment's TOML file."""
 
     title: str
     source: str
     """Table or figure of the paper."""
     text: str = ""
     metric: Literal["accuracy", "macro_f1"] = "accuracy"
-    show: list[View] = ["table"]
+    show: list[View] = Field(default=["table"])
     axis: str = ""
-    """What the rows' ``x`` is."""
+    """Label of the horizontal axis, which shows the rows' ``x``."""
     logarithmic: bool = False
-    """Whether the horizontal axis is."""
+    """Whether the horizontal axis is logarithmic."""
     scale: dict[str, Scale]
-    run: Keys = {}
-    grid: Grid = {}
+    run: Keys = Field(default_factory=dict)
+    grid: Grid = Field(default_factory=dict)
     tuning: Tuning = Tuning()
-    row: list[Row] = []
-    method: list[Column] = []
-    case: list[Case] = []
+    row: list[Row] = Field(default_factory=list)
+    method: list[Column] = Field(default_factory=list)
+    case: list[Case] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _names_exist(self) -> Experiment:
-        """Refuse names of rows and methods that the experiment does not have: they would silently say nothing."""
+        """Raise `InputError` for names of rows and methods that do not exist and so would have no effect."""
         rows, methods = [row.name for row in self.row], [method.name for method in self.method]
-        named = [("tuning.rows", name, rows) for name in self.tuning.rows or ()]
+        references = [("tuning.rows", name, rows) for name in self.tuning.rows or ()]
         for row in self.row:
-            named += [(f"methods of row {row.name!r}", name, methods) for name in (*(row.methods or ()), *row.method)]
-        for where, name, known in named:
-            if name not in known:
-                raise InputError(f"{where}: there is no {name!r}{did_you_mean(name, known)}")
+            where = f"methods of row {row.name!r}"
+            references += [(where, name, methods) for name in (*(row.methods or ()), *row.method)]
+        for where, name, names in references:
+            if name not in names:
+                raise InputError(f"{where}: there is no {name!r}{did_you_mean(name, names)}")
         return self
 
     @classmethod
@@ -148,7 +149,7 @@ class Experiment(Settings):
             raise InputError(f"{path}: {error}") from None
 
     def at(self, scale: str) -> Scale:
-        """Return the scale of a name."""
+        """Return the scale with this name."""
         if scale not in self.scale:
             raise InputError(f"scale is {scale!r}; this experiment has {', '.join(self.scale)}")
         return self.scale[scale]
@@ -160,7 +161,7 @@ Point: TypeAlias = Keys
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run and its place in the experiment."""
+    """A run with its row, method and point in the experiment."""
 
     row: str
     method: str
@@ -169,22 +170,22 @@ class PlannedRun:
 
     @property
     def title(self) -> str:
-        """How readers tell it from the others."""
+        """Name of the run for readers."""
         return f"{self.row}, {self.method}, seed {self.run.seed}"
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from every other run of the experiment."""
+        """Key that identifies the run in the experiment."""
         return self.row, self.method, self.run.digest
 
 
 def read_experiment(name: str, folder: Path) -> Experiment:
-    """Read the experiment of a name from a folder of experiments, and check that all of its runs can be made."""
-    known = sorted(path.stem for path in folder.glob("*.toml"))
-    if not known:
+    """Read an experiment by name from a folder of experiments, and check the settings of all its runs."""
+    names = sorted(path.stem for path in folder.glob("*.toml"))
+    if not names:
         raise InputError(f"{folder}: no experiments (*.toml) there; give their folder with --experiments")
-    if name not in known:
-        hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+    if name not in names:
+        hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
         raise InputError(f"experiment is {name!r}, which {folder} does not have{hint}")
     path = folder / f"{name}.toml"
     experiment = Experiment.read(path)
@@ -198,14 +199,14 @@ def read_experiment(name: str, folder: Path) -> Experiment:
 
 
 def grid_points(experiment: Experiment, row: Row, method: Column) -> list[Point]:
-    """Return all points of a method's grid in a row; one empty point where there is nothing to choose."""
+    """Return all points of a method's grid in a row; one empty point if the grid is empty."""
     grid, fixed = {**experiment.grid, **method.grid}, {**method.run, **row.method.get(method.name, {})}
     grid = {key: row.grid.get(key, values) for key, values in grid.items() if key not in fixed}
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def tuning_runs(experiment: Experiment, scale: str) -> list[PlannedRun]:
-    """Return the runs that choose the points: all points of every grid that has a choice, on tuning seeds."""
+    """Return the runs that choose the points: all points of every grid with more than one, with tuning seeds."""
     rows = experiment.tuning.rows
     extra = experiment.tuning.scale.get(scale, {})
     seeds = range(TUNING_SEED, TUNING_SEED + experiment.tuning.seeds)
@@ -219,11 +220,11 @@ def tuning_runs(experiment: Experiment, scale: str) -> list[PlannedRun]:
     ]
 
 
-def reported_runs(experiment: Experiment, scale: str, chosen: Mapping[tuple[str, str], Point]) -> list[PlannedRun]:
-    """Return the runs that are reported, at the chosen point of every (row, method)."""
+def reported_runs(experiment: Experiment, scale: str, points: Mapping[tuple[str, str], Point]) -> list[PlannedRun]:
+    """Return the runs to report, at the chosen point of every (row, method)."""
     seeds = experiment.at(scale).seeds
     return [
-        _planned(experiment, scale, row, method, chosen[row.name, method.name], seed, {})
+        _planned(experiment, scale, row, method, points[row.name, method.name], seed, {})
         for row, method in _cells(experiment)
         for seed in range(row.seeds or seeds)
     ]
@@ -234,18 +235,18 @@ def choose_points(
 ) -> dict[tuple[str, str], Point]:
     """Choose a point for every (row, method): the best mean validation accuracy of its tuning runs.
 
-    ``validation`` holds, by (row, method), the point and validation accuracy of every tuning run. Of
-    equally good points the first in the grid is taken; a run that diverged counts as 0.
+    ``validation`` holds, by (row, method), the point and validation accuracy of every tuning run. Among equally good
+    points the first in the grid is chosen. A run that diverged counts as 0.
     """
     shared = experiment.tuning.rows
-    chosen: dict[tuple[str, str], Point] = {}
+    points: dict[tuple[str, str], Point] = {}
     for row, method in _cells(experiment):
         grid = grid_points(experiment, row, method)
         rows = [row.tuned_as or row.name] if shared is None else shared
         results = [result for name in rows for result in validation.get((name, method.name), [])]
         totals = [sum(value for point, value in results if point == candidate) for candidate in grid]
-        chosen[row.name, method.name] = grid[max(range(len(grid)), key=totals.__getitem__)]
-    return chosen
+        points[row.name, method.name] = grid[max(range(len(grid)), key=totals.__getitem__)]
+    return points
 
 
 def _cells(experiment: Experiment) -> Iterator[tuple[Row, Column]]:
@@ -275,6 +276,7 @@ def _planned(
         raise InputError(f"{row.name}, {method.name}, scale {scale}: {error}") from None
     if method.chosen_by.selected_by is not SelectedBy.VALIDATION and run.knowledge.held_out is None:
         raise InputError(
-            f"chosen_by of method {method.name!r} is {method.chosen_by.value!r}, but nobody holds samples out; give held_out"
+            f"chosen_by of method {method.name!r} is {method.chosen_by.value!r}, but no client holds samples out; "
+            "set held_out"
         )
     return PlannedRun(row.name, method.name, point, run)

@@ -1,4 +1,4 @@
-"""Reproduce an experiment: tune, choose, run what is reported, and keep small results of everything."""
+"""Reproduce an experiment: tune, choose, compute the reported runs, and store compact results."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fedpals.simulation.run import Run
 from fedpals.simulation.sweep import sweep
 
 Display: TypeAlias = Callable[[str, Sequence[Run]], AbstractContextManager[Callable[[Event], None]]]
-"""Opens a progress display for a phase and its runs."""
+"""Function that opens a progress display for a phase and its runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reproduced:
-    """What became of an experiment."""
+    """Outcome of an experiment."""
 
     failed: tuple[tuple[str, FedpalsError], ...]
-    """What failed, a run or a case, and why."""
+    """Names of runs and cases that failed, with their errors."""
     left: int
-    """Runs that are still to be computed, where it was stopped."""
+    """Number of runs that are not computed yet, if it was stopped."""
 
 
 def reproduce(
@@ -36,19 +36,19 @@ def reproduce(
     """Count every case and compute every run of the experiment that has no result yet."""
     failed = _count(experiment, results, settings)
     tuning = _Phase("tuning", "tuning.jsonl", tuning_runs(experiment, scale), whole=False)
-    ended = _compute(tuning, experiment, results, settings, display)
-    failed += ended.failed
-    if ended.left:
-        return Reproduced(failed, ended.left)
+    outcome = _compute(tuning, experiment, results, settings, display)
+    failed += outcome.failed
+    if outcome.left:
+        return Reproduced(failed, outcome.left)
     reported = _Phase(
         "runs", "runs.jsonl", reported_runs(experiment, scale, chosen_points(experiment, results)), whole=True
     )
-    done = _compute(reported, experiment, results, settings, display)
-    return Reproduced(failed + done.failed, done.left)
+    outcome = _compute(reported, experiment, results, settings, display)
+    return Reproduced(failed + outcome.failed, outcome.left)
 
 
 def chosen_points(experiment: Experiment, results: Results) -> dict[tuple[str, str], Point]:
-    """Return the point of every (row, method) that validation chose."""
+    """Return the point of every (row, method), chosen on validation."""
     validation: dict[tuple[str, str], list[tuple[Point, float]]] = defaultdict(list)
     rules = {method.name: method.chosen_by for method in experiment.method}
     for summary in results.tuning():
@@ -58,14 +58,14 @@ def chosen_points(experiment: Experiment, results: Results) -> dict[tuple[str, s
 
 
 def _count(experiment: Experiment, results: Results, settings: SweepSettings) -> tuple[tuple[str, FedpalsError], ...]:
-    """Count the cases that are not in the results yet; return those whose files are not to be had."""
-    kept, failed = [], []
+    """Count the cases that are not in the results yet; return those whose files are missing."""
+    cases, failed = [], []
     for case in experiment.case:
         try:
-            kept.append(results.case(case) or case.counted(settings.data_folder))
+            cases.append(results.case(case) or case.counted(settings.data_folder))
         except InputError as error:
             failed.append((case.name, error))
-    results.keep_cases(kept)
+    results.keep_cases(cases)
     return tuple(failed)
 
 
@@ -75,15 +75,15 @@ class _Phase:
     file: str
     planned: list[PlannedRun]
     whole: bool
-    """Whether the summaries keep curves and federation."""
+    """Whether the summaries include curves and federation."""
 
 
 def _compute(
     phase: _Phase, experiment: Experiment, results: Results, settings: SweepSettings, display: Display
 ) -> Reproduced:
     results.keep(phase.file, phase.planned)
-    have = {summary.key for summary in results.read(phase.file)}
-    pending = [planned for planned in phase.planned if planned.key not in have]
+    finished = {summary.key for summary in results.read(phase.file)}
+    pending = [planned for planned in phase.planned if planned.key not in finished]
     runs = [planned.run for planned in pending]
     with display(f"{experiment.title}: {phase.name}", runs) as show:
 

@@ -1,12 +1,12 @@
-"""Results of an experiment: small files from which every table and figure can be made without training.
+"""Results of an experiment: small files from which every table and figure is built without training.
 
-experiment.toml   the definition they were computed from
+experiment.toml   the definition of the experiment
 runs.jsonl        a line per reported run
 tuning.jsonl      a line per tuning run
-cases.json        the cases whose counts come from files, counted
+cases.json        the cases whose counts come from files
 provenance.json   command, version and date
 
-A run that stands here is finished and is never computed again.
+A run in these files is finished and is never computed again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from fedpals.simulation.record import Record, RoundLine, SelectedRound, ServerVi
 from fedpals.simulation.run import Run
 
 _DIGITS = 5
-"""Decimals of accuracies per round."""
+"""Decimals of the metrics per round."""
 
 
 class FinalView(BaseModel):
-    """What the server knew at the end: the clients' label counts, the target, and the last round's weights."""
+    """The server's final view: the clients' label counts, the target, and the last round's weights."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,15 +45,15 @@ class FinalView(BaseModel):
     participants: list[int]
     alpha: list[float]
     exact_counts: list[list[int]] | None = None
-    """Where clients added noise to their counts."""
+    """Counts without noise, if clients added noise."""
     exact_target: list[float] | None = None
-    """Where the server took something else for T."""
+    """Exact T, if the server used another one."""
     moved: float | None = None
-    """How much weight that noise moves on average, as the server itself can tell."""
+    """Share of weight that the noise moves on average, as estimated by the server."""
 
     @classmethod
     def of(cls, view: ServerView) -> Self:
-        """Keep the last weights of a server's view."""
+        """Build the final view from a server's view, with the last round's weights."""
         last = view.rounds[-1]
         return cls(
             labels=list(view.labels),
@@ -68,27 +68,27 @@ class FinalView(BaseModel):
 
 
 Curves: TypeAlias = dict[Correction, dict[str, list[float]]]
-"""By correction, then by "validation" and "test": the metric after every round."""
+"""Metric after every round, by correction, then by "validation" and "test"."""
 
 
 class Summary(BaseModel):
-    """One finished run, as small as tables and figures allow."""
+    """One finished run, reduced to what tables and figures need."""
 
     model_config = ConfigDict(frozen=True)
 
     row: str
     method: str
     point: Point
-    """What was chosen from the method's grid."""
+    """Point chosen from the method's grid."""
     digest: str
-    """Of the run's configuration."""
+    """Digest of the run's configuration."""
     run: dict[str, Any]
-    """Its flat keys."""
+    """Settings of the run, as flat keys."""
     selected: dict[Evaluation, SelectedRound]
     curves: Curves = Field(default_factory=dict)
     federation: FinalView | None = None
     tallies: list[dict[str, Any]] = Field(default_factory=list)
-    """Of every client, on the samples that it held out."""
+    """Tally of every client on its held-out samples."""
     projection_distance: float = 0.0
     """d(T, S) of the paper, a squared distance."""
     covered: bool = False
@@ -96,11 +96,11 @@ class Summary(BaseModel):
     samples: int = 0
     seconds: float = 0.0
     diverged: bool = False
-    """Whether training ended early for that reason; the selected rounds are those before."""
+    """Whether training ended early because it diverged; only rounds before that are selected."""
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from every other run of the experiment."""
+        """Key that identifies the run in the experiment."""
         return self.row, self.method, self.digest
 
     @property
@@ -114,13 +114,13 @@ class Summary(BaseModel):
         return int(self.run.get("seed", 0))
 
     def test(self, evaluation: Evaluation, metric: str) -> float | None:
-        """Return a test metric of an evaluation; None where there is none."""
+        """Return a test metric of an evaluation; None if there is none."""
         selected = self.selected.get(evaluation)
         return None if selected is None or selected.test is None else float(getattr(selected.test, metric))
 
     @classmethod
     def of(cls, planned: PlannedRun, record: Record, *, metric: str = "accuracy", whole: bool = True) -> Self:
-        """Summarise a finished run; without curves, federation and tallies unless ``whole``."""
+        """Summarise a finished run; curves, federation and tallies are included only if ``whole``."""
         result, lines = record.result(), record.lines()
         return cls(
             row=planned.row,
@@ -149,13 +149,13 @@ def _curves(lines: Sequence[RoundLine], metric: str) -> Curves:
             part: [round(getattr(values, metric), _DIGITS) for s in scores if (values := getattr(s, part, None))]
             for part in ("validation", "test")
         }
-        if filled := {part: values for part, values in parts.items() if values}:
-            curves[correction] = filled
+        if nonempty := {part: values for part, values in parts.items() if values}:
+            curves[correction] = nonempty
     return curves
 
 
 class Results:
-    """Reads and writes the folder of one experiment's results."""
+    """Folder of one experiment's results."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,33 +167,33 @@ class Results:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The definition that the results were computed from; of its cases, those that are counted."""
+        """Definition of the experiment, with only those cases whose counts are stored."""
         experiment = Experiment.read(self.path / "experiment.toml")
         cases = [self.case(case) for case in experiment.case]
         return experiment.model_copy(update={"case": [case for case in cases if case]})
 
     def case(self, case: Case) -> Case | None:
-        """Return a case with its counts; None where they are still to be read from its file."""
+        """Return a case with its counts; None if they are not stored yet."""
         if case.file is None:
             return case
-        return next((kept for kept in self._cases() if (kept.name, kept.file) == (case.name, case.file)), None)
+        return next((other for other in self._cases() if (other.name, other.file) == (case.name, case.file)), None)
 
     def keep_cases(self, cases: Iterable[Case]) -> None:
-        """Write down the cases that were counted from files, in place of those that stood here."""
-        kept = [case.model_dump(exclude_defaults=True) for case in cases if case.file]
-        if kept:
-            self._write("cases.json", json.dumps(kept, ensure_ascii=False) + "\n")
+        """Write the cases that were counted from files, replacing stored ones."""
+        values = [case.model_dump(exclude_defaults=True) for case in cases if case.file]
+        if values:
+            self._write("cases.json", json.dumps(values, ensure_ascii=False) + "\n")
 
     def _cases(self) -> list[Case]:
         path = self.path / "cases.json"
         try:
             return TypeAdapter(list[Case]).validate_json(path.read_bytes()) if path.is_file() else []
         except ValueError:
-            raise InputError(f"{path}: not the cases of an experiment; delete it, to count them anew") from None
+            raise InputError(f"{path}: not the cases of an experiment; delete it to count them again") from None
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Command, version and date."""
+        """Command, scale, versions and date."""
         path = self.path / "provenance.json"
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
@@ -213,7 +213,7 @@ class Results:
             file.write(line)
 
     def begin(self, definition: Path, scale: str, command: str) -> None:
-        """Write down what is being computed, by which command and version."""
+        """Write the definition and the provenance before the runs are computed."""
         self._write("experiment.toml", definition.read_text(encoding="utf-8"))
         facts = {
             "command": command,
@@ -227,12 +227,12 @@ class Results:
         self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
 
     def keep(self, name: str, planned: Iterable[PlannedRun]) -> None:
-        """Drop runs that the experiment no longer has; of the others take the order and points that it has now."""
-        have = {summary.key: summary for summary in self.read(name)}
-        plans = {plan.key: plan for plan in planned if plan.key in have}
-        ordered = [have[key].model_copy(update={"point": plan.point}) for key, plan in plans.items()]
-        if (self.path / name).is_file():  # written anew also where nothing is kept: a cut-off line must not stay
-            text = "".join(s.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n" for s in ordered)
+        """Remove runs that the experiment no longer has; give the others its current order and points."""
+        stored = {summary.key: summary for summary in self.read(name)}
+        plans = {plan.key: plan for plan in planned if plan.key in stored}
+        summaries = [stored[key].model_copy(update={"point": plan.point}) for key, plan in plans.items()]
+        if (self.path / name).is_file():  # rewritten even if no run is left, to remove an incomplete last line
+            text = "".join(s.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n" for s in summaries)
             self._write(name, text)
 
     def read(self, name: str) -> list[Summary]:
@@ -247,7 +247,7 @@ class Results:
                 summaries.append(Summary.model_validate_json(line))
             except ValueError as error:
                 if number == len(lines):
-                    break  # the last line was cut off by a kill: that run is simply not there
+                    break  # an incomplete last line of a killed process: that run is not finished
                 raise InputError(f"{path}, line {number}: not a run's summary ({error})") from None
         return summaries
 

@@ -166,18 +166,20 @@ class LabelAware(strategy.FedAvg):
         """Run the rounds up to ``num_rounds``; continue from the checkpoint if there is one."""
         session = self._session = self._begin(initial_arrays, timeout)
         session.grid = grid
-        first, arrays = session.state.round, session.layout.record(session.state.vector)
-        if first:
-            _log.info("%s: continue after round %d", self.checkpoint, first)
-        evaluate = None if evaluate_fn is None else lambda i, arrays: evaluate_fn(first + i, session.evaluated(arrays))
-        rounds = max(0, num_rounds - first)
+        last_round, arrays = session.state.round, session.layout.record(session.state.vector)
+        if last_round:
+            _log.info("%s: continue after round %d", self.checkpoint, last_round)
+        evaluate = (
+            None if evaluate_fn is None else lambda i, model: evaluate_fn(last_round + i, session.evaluated(model))
+        )
+        rounds = max(0, num_rounds - last_round)
         result = super().start(grid, arrays, rounds, timeout, train_config, evaluate_config, evaluate)
         for history in (
             result.train_metrics_clientapp,
             result.evaluate_metrics_clientapp,
             result.evaluate_metrics_serverapp,
         ):
-            metrics_by_round = {first + i: metrics for i, metrics in history.items()}
+            metrics_by_round = {last_round + i: metrics for i, metrics in history.items()}
             history.clear()
             history.update(metrics_by_round)
         result.arrays = session.model
@@ -197,9 +199,7 @@ class LabelAware(strategy.FedAvg):
         try:
             session.state.vector = session.layout.vector(arrays)
         except Refused as refusal:
-            raise InputError(
-                f"round {number}: the global arrays differ from those of the first round: {refusal}"
-            ) from None
+            raise InputError(f"round {number}: the global arrays do not match the first round's: {refusal}") from None
         attendance.wait_for_nodes(session, grid, f"round {number}", self.min_available_nodes, self.wait)
         server = session.admit(self._build)
         session.grid, session.arrays = grid, arrays
@@ -253,7 +253,7 @@ class LabelAware(strategy.FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Wait for enough nodes, and draw those to evaluate at; the draw depends on seed and round only."""
+        """Wait for enough nodes, and draw those to evaluate at with a generator of seed and round."""
         if self.fraction_evaluate == 0.0 or self._session is None:
             return []
         number = self._session.state.round if self._session.state.round else server_round

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-import csv
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedpals.errors import InputError
-from fedpals.labels.counts import LabelCounts
+from fedpals.labels.cells import (
+    Sheet,
+    delimiter_of,
+    is_percentage,
+    last_digit,
+    looks_like_header,
+    parse_number,
+    read_sheet,
+    read_text,
+)
+from fedpals.labels.counts import LabelCounts, Vector
 
-_NAME_HEADERS = {"", "client"}
+_NAME_HEADERS = {
+    "",
+    "client",
+    "clients",
+    "name",
+    "id",
+    "store",
+    "shop",
+    "site",
+    "node",
+    "hospital",
+    "nr",
+    "no",
+    "number",
+}
+"""Lower-case titles of a first column that names clients even if its cells are numbers."""
+_SUM_HEADERS = {"total", "sum", "all", "n", "samples", "count", "counts"}
+"""Lower-case titles of a column that is not a label if it has the sums of the others."""
+_CHUNK_ROWS = 20_000
+"""Number of rows of a large file that are parsed at a time."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +54,8 @@ class TargetTable:
     """Largest difference of the sum from 1 that the rounding of the printed digits can explain."""
     counted: bool
     """Whether the file has counts, which were normalised."""
+    percentages: bool = False
+    """Whether the file has percentages, which were divided by 100."""
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -33,103 +64,168 @@ class TargetTable:
         return {label: share / total for label, share in self.shares.items()}
 
 
-def read_counts(path: Path) -> LabelCounts:
+def read_counts(path: Path, *, blank_is_zero: bool = False) -> LabelCounts:
     """Read a table with one client per row, one label per column, and label names in the header.
 
-    The first column has client names if its header is ``client`` or empty, or if any of its cells
-    is not a number; otherwise clients are named by their number.
+    The first column has client names if its title says so (client, store, id, …), if it is empty, or if any of its
+    cells is not a number; otherwise clients are named by their number. With ``blank_is_zero``, an empty cell is a 0.
     """
-    header, *rows = _read_rows(path)
-    has_names = header[0].lower() in _NAME_HEADERS or any(_parse_number(row[0]) is None for row in rows if row)
-    first_label = 1 if has_names else 0
-    labels = header[first_label:]
-    if not labels:
-        raise InputError(f"{path}: the header names no label; it needs one column per label")
-    for line, row in enumerate(rows, start=2):
+    text = read_text(path)
+    counts = _read_fast(path, text)
+    if counts is not None:
+        return counts
+    sheet = read_sheet(path, text)
+    header, rows = sheet.rows[0], sheet.rows[1:]
+    for number, row in enumerate(rows, 1):
         if len(row) != len(header):
-            raise InputError(f"{path}, line {line}: {len(row)} cells, but the header has {len(header)}")
+            raise InputError(f"{sheet.place(number)}: {len(row)} cells, but the header has {len(header)}")
     if not rows:
         raise InputError(f"{path}: no clients below the header; it needs one row per client")
-    clients = [row[0] for row in rows] if has_names else [str(i) for i in range(1, len(rows) + 1)]
-    cells = [row[first_label:] for row in rows]
-    try:
-        values = np.array(cells, dtype=np.float64)
-    except ValueError:
-        for line, row in enumerate(cells, start=2):
-            for label, cell in zip(labels, row, strict=True):
-                if _parse_number(cell) is None:
-                    raise InputError(
-                        f"{path}, line {line}, label {label!r}: {cell!r} is not a number; write 0 where there is none"
-                    ) from None
-        raise
-    try:
-        return LabelCounts.of(values, clients=clients, labels=labels)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    first = 1 if _has_names(header, [row[0] for row in rows], sheet) else 0
+    labels = header[first:]
+    if not labels:
+        raise InputError(f"{path}: the header names no label; it needs one column per label")
+    if all(parse_number(label) is not None for label in labels) and len(set(labels)) < len(labels):
+        raise InputError(f"{path}: the first row has numbers; it must name the labels")
+    values = np.empty((len(rows), len(labels)))
+    for number, row in enumerate(rows, 1):
+        for column, cell in enumerate(row[first:]):
+            if blank_is_zero and not cell:
+                values[number - 1, column] = 0.0
+            else:
+                values[number - 1, column] = sheet.count(number, cell, f"label {labels[column]!r}")
+    clients = [row[0] for row in rows] if first else [str(i) for i in range(1, len(rows) + 1)]
+    return _make_counts(path, values, clients, labels)
 
 
-def read_target(path: Path) -> TargetTable:
-    """Read two columns, label and probability or count, with or without a header."""
-    rows = _read_rows(path)
-    if len(rows[0]) == 2 and _parse_number(rows[0][1]) is None:
-        first_line, rows = 2, rows[1:]
-    else:
-        first_line = 1
+def read_target(path: Path, labels: Sequence[str] | None = None) -> TargetTable:
+    """Read a target: two columns, label and probability, percentage or count; or labels above one row of numbers.
+
+    Two columns may have a header or not. ``labels`` are those of the clients; they decide between the two layouts
+    if a table of two labels could be either.
+    """
+    sheet = read_sheet(path)
+    cells = _wide_target(sheet, labels) or _long_target(sheet)
     values: dict[str, float] = {}
-    tolerance = 1e-9
-    for line, row in enumerate(rows, start=first_line):
-        if len(row) != 2:
-            raise InputError(
-                f"{path}, line {line}: {len(row)} cells; the target has two columns, label and probability"
-            )
-        label, cell = row
-        value = _parse_number(cell)
+    for label, (row, cell) in cells.items():
+        value = parse_number(cell, decimal_comma=sheet.decimal_comma)
         if value is None or not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{path}, line {line}, label {label!r}: {cell!r} is not a probability or a count")
-        if label in values:
-            raise InputError(f"{path}, line {line}: label {label!r} occurs twice")
+            raise InputError(f"{sheet.place(row)}, label {label!r}: {cell!r} is not a probability or a count")
         values[label] = value
-        tolerance += 0.5 * _last_digit(cell)
+    texts = [cell for _, cell in cells.values()]
     total = sum(values.values())
-    all_integers = all(value == int(value) for value in values.values())
     if total <= 0:
         raise InputError(f"{path}: the target is empty; at least one label must be more than 0")
-    if all_integers:
-        return TargetTable({label: value / total for label, value in values.items()}, tolerance, counted=total != 1)
-    if abs(total - 1.0) > tolerance:
+    if math.isinf(total):
+        raise InputError(f"{path}: the numbers are too large to add; give probabilities or counts of samples")
+    signs = [is_percentage(cell) for cell in texts]
+    if any(signs) and not all(signs):
+        row, cell = next((row, cell) for row, cell in cells.values() if not is_percentage(cell))
+        raise InputError(f"{sheet.place(row)}: {cell!r} has no percent sign, others have; use it for all or none")
+    # The error of each printed number is at most half of its last digit.
+    tolerance = 1e-9 + sum(0.5 * last_digit(cell) for cell in texts)
+    all_integers = all(value == int(value) for value in values.values())
+    if all(signs) or (not all_integers and abs(total - 100.0) <= tolerance < 50.0):
+        if abs(total - 100.0) > tolerance:
+            raise InputError(
+                f"{path}: the percentages sum to {total:.9g}, which rounding does not explain; "
+                "give all labels, or counts"
+            )
+        return TargetTable(
+            {label: v / 100 for label, v in values.items()}, tolerance / 100, counted=False, percentages=True
+        )
+    if all_integers and total != 1:
+        return TargetTable({label: value / total for label, value in values.items()}, 1e-9, counted=True)
+    rounding = 1e-9 + sum(0.5 * last_digit(cell) for cell in texts if parse_number(cell) not in (0.0, 1.0))
+    if abs(total - 1.0) > rounding:
         raise InputError(
             f"{path}: the probabilities sum to {total:.9g}, which rounding does not explain; "
-            "give them with more digits, or give counts"
+            "give all labels, with more digits, or give counts"
         )
-    return TargetTable(values, tolerance, counted=False)
+    return TargetTable(values, rounding, counted=False)
 
 
-def _read_rows(path: Path) -> list[list[str]]:
-    """Read the cells of a CSV file, stripped, without blank lines; separated by comma, semicolon or tab."""
+def _long_target(sheet: Sheet) -> dict[str, tuple[int, str]]:
+    """Return row and cell by label, from two columns."""
+    start = 1 if len(sheet.rows[0]) == 2 and looks_like_header(sheet.rows[0][1]) and sheet.rows[0][1] else 0
+    cells: dict[str, tuple[int, str]] = {}
+    for number, row in enumerate(sheet.rows[start:], start):
+        if len(row) != 2:
+            raise InputError(
+                f"{sheet.place(number)}: {len(row)} cells; the target has two columns, label and probability, or "
+                "labels above one row of numbers"
+            )
+        label, cell = row
+        if label in cells:
+            raise InputError(f"{sheet.place(number)}: label {label!r} occurs twice")
+        cells[label] = number, cell
+    return cells
+
+
+def _wide_target(sheet: Sheet, labels: Sequence[str] | None) -> dict[str, tuple[int, str]] | None:
+    """Return row and cell by label, from labels above one row of numbers; None if the file has another layout."""
+    if len(sheet.rows) != 2 or len(sheet.rows[0]) != len(sheet.rows[1]):
+        return None
+    header, row = sheet.rows
+    has_name = parse_number(row[0], decimal_comma=sheet.decimal_comma) is None or header[0].lower() in _NAME_HEADERS
+    names, cells = (header[1:], row[1:]) if has_name else (header, row)
+    two_columns = len(header) == 2 and (labels is None or not set(names) <= set(labels))
+    if two_columns or not names or not all(map(looks_like_header, names)):
+        return None
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise InputError(f"{sheet.place(0)}: label {duplicate!r} occurs twice")
+    return {name: (1, cell) for name, cell in zip(names, cells, strict=True)}
+
+
+def _has_names(header: Sequence[str], column: Sequence[str], sheet: Sheet) -> bool:
+    comma = sheet.decimal_comma
+    return header[0].lower() in _NAME_HEADERS or any(parse_number(c, decimal_comma=comma) is None for c in column)
+
+
+def _read_fast(path: Path, text: str) -> LabelCounts | None:
+    """Read a large plain file fast: no quotes, one separator, names first; return None for any other file."""
+    head, _, body = text.partition("\n")
+    delimiter = delimiter_of(text)
+    if delimiter != "," or len(body) < 1 << 20 or '"' in text:
+        return None
+    header = [name.strip() for name in head.split(",")]
+    if header[0].lower() not in _NAME_HEADERS or len(header) < 2:
+        return None
+    lines = [line for line in body.splitlines() if line]
+    clients: list[str] = []
+    values = np.empty((len(lines), len(header) - 1))
+    for start in range(0, len(lines), _CHUNK_ROWS):
+        part = lines[start : start + _CHUNK_ROWS]
+        if any(line.count(",") != len(header) - 1 for line in part):
+            return None
+        pairs = [line.split(",", 1) for line in part]
+        clients += [name.strip() for name, _ in pairs]
+        numbers = _parse_numbers(",".join(rest for _, rest in pairs))
+        if numbers is None or numbers.size != values[start : start + len(part)].size:
+            return None
+        values[start : start + len(part)] = numbers.reshape(len(part), -1)
+    return _make_counts(path, values, clients, header[1:])
+
+
+def _parse_numbers(text: str) -> Vector | None:
+    """Return numbers separated by commas; None if one of them is not a number."""
+    cells = text.split(",")
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; give the path of a CSV file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); save it as UTF-8 CSV") from None
-    lines = text.splitlines()
-    delimiter = next((d for d in ",;\t" if lines and d in lines[0]), ",")
-    rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter)]
-    rows = [row for row in rows if any(row)]
-    if not rows:
-        raise InputError(f"{path}: the file is empty")
-    return rows
-
-
-def _parse_number(cell: str) -> float | None:
-    try:
-        return float(cell)
+        return np.array(cells, dtype=np.float64)
     except ValueError:
         return None
 
 
-def _last_digit(cell: str) -> float:
-    """Return the size of the last printed digit: 0.25 → 0.01, 3 → 1, 1.5e-3 → 1e-4."""
-    mantissa, _, exponent = cell.lower().partition("e")
-    decimals = len(mantissa.partition(".")[2])
-    return float(10.0 ** (int(exponent or 0) - decimals))
+def _make_counts(path: Path, values: Vector, clients: list[str], labels: list[str]) -> LabelCounts:
+    others = values.shape[1] - 1
+    if others > 1:
+        for column, label in enumerate(labels):
+            if label.lower() in _SUM_HEADERS and np.array_equal(2 * values[:, column], values.sum(axis=1)):
+                raise InputError(
+                    f"{path}: the column {label!r} holds the sums of the others and is no label; remove it from the file"
+                )
+    try:
+        return LabelCounts.of(values, clients=clients, labels=labels)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

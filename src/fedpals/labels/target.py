@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from fedpals.config import did_you_mean
 from fedpals.errors import InputError
 from fedpals.labels.counts import LabelCounts, Vector
 
@@ -55,14 +56,17 @@ def match(
     if counts.labels is None:
         raise InputError("target is given by label name, but counts has no label names: LabelCounts.of(…, labels=…)")
     missing = [label for label in counts.labels if label not in target]
+    absent = [label for label in target if label not in set(counts.labels)]
+    for label in absent:
+        if hint := did_you_mean(label, missing):
+            raise InputError(f"target names the label {label!r}, which no client has{hint}")
     if missing and not missing_is_zero:
         raise InputError(
             f"target does not name the label {missing[0]!r} that clients have"
             + (f" (nor {len(missing) - 1} more)" if len(missing) > 1 else "")
-            + "; say that missing labels mean 0, or add them"
+            + "; add it with its probability, or say that missing labels mean 0"
         )
-    client_labels = set(counts.labels)
-    if absent := [label for label in target if label not in client_labels]:
+    if absent:
         counts = counts.with_labels(absent)
     values = [target.get(label, 0.0) for label in counts.labels or ()]
     return counts, as_target(values, counts, tolerance=tolerance)

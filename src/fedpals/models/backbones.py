@@ -22,28 +22,28 @@ from fedpals.errors import InputError, MissingExtraError
 
 _MEAN = (0.485, 0.456, 0.406)
 _DEVIATION = (0.229, 0.224, 0.225)
-"""Of ImageNet's colours, which torchvision's weights expect to be taken out."""
+"""Mean and standard deviation of ImageNet's colours, by which torchvision's weights expect images to be normalised."""
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A torchvision network that gives one vector per image once its classifier is taken off."""
+    """A torchvision network that gives one vector per image once its classifier is removed."""
 
     name: str
     network: str
-    """As torchvision calls the network."""
+    """torchvision's name of the network."""
     width: int
     """d, the length of that vector."""
     classifier: str
-    """The attribute that holds the classifier."""
+    """Name of the attribute with the classifier."""
     file: str
-    """The checkpoint; the digits in its name begin the sha256 of its content."""
+    """Name of the checkpoint; its digits are the first of the sha256 of its content."""
     blocks: tuple[str, ...] = ()
-    """The layers that `Blocks` averages; without any, the vector is what the classifier would see."""
+    """Names of the layers that `Blocks` averages; if empty, the vector is the input of the classifier."""
 
     @property
     def official(self) -> OfficialFiles:
-        """Where its weights are published."""
+        """Published file of its weights."""
         return OfficialFiles(
             name=self.network,
             folder="weights",
@@ -61,7 +61,7 @@ BACKBONES: Mapping[str, Backbone] = {
         _RESNET,
         _MOBILENET,
         replace(_RESNET, name="resnet50_blocks", width=3840, blocks=tuple(f"layer{i}" for i in range(1, 5))),
-        # Without the layer after them, of 1280 channels: it knows ImageNet's labels best and other images worst.
+        # Without the last layer of 1280 channels, which is the most specific to ImageNet's labels.
         replace(_MOBILENET, name="mobilenet_v2_blocks", width=1536, blocks=tuple(f"features.{i}" for i in range(18))),
     )
 }
@@ -69,7 +69,7 @@ BACKBONES: Mapping[str, Backbone] = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file of weights, read whole: what is used is what was checked."""
+    """A file of weights with its content, so that the checked bytes are the ones that are used."""
 
     path: Path
     content: bytes = field(repr=False)
@@ -88,75 +88,75 @@ def checkpoint(backbone: str, weights: Path | None) -> Checkpoint:
     backbone
         A name of `BACKBONES`.
     weights
-        A torchvision checkpoint; unless given, the official file from the folder ``weights`` in a
-        place where data sets are searched for, downloaded where it is absent.
+        A torchvision checkpoint; unless given, the official file in a folder ``weights`` where data sets are
+        searched for, downloaded if it is absent.
 
     Raises
     ------
     InputError
-        Where the file is absent, unreadable or not what its name says.
+        If the file is absent, unreadable, or does not match the digits in its name.
     """
     if backbone not in BACKBONES:
         raise InputError(f"{backbone!r} is not a known backbone; they are {', '.join(BACKBONES)}")
-    path = _official(backbone) if weights is None else weights.expanduser()
+    path = _official_path(backbone) if weights is None else weights.expanduser()
     try:
-        found = Checkpoint(path, path.read_bytes())
+        result = Checkpoint(path, path.read_bytes())
     except OSError as error:
         raise InputError(
             f"{path}: weights of {backbone} cannot be read ({error.strerror}); give the path of a torchvision "
             f"checkpoint such as {BACKBONES[backbone].file}"
         ) from error
-    promised = re.search(r"-([0-9a-f]{8,64})\.pth$", path.name)
-    if promised and not found.digest.startswith(promised[1]):
+    expected = re.search(r"-([0-9a-f]{8,64})\.pth$", path.name)
+    if expected and not result.digest.startswith(expected[1]):
         raise InputError(
-            f"{path} is damaged: by its name its sha256 begins with {promised[1]}, but it is {found.digest} over "
-            f"{len(found.content)} bytes. Delete it and get it again"
+            f"{path} is damaged: by its name its sha256 begins with {expected[1]}, but it is {result.digest} over "
+            f"{len(result.content)} bytes. Delete it and get it again"
         )
-    return found
+    return result
 
 
-def _official(backbone: str) -> Path:
+def _official_path(backbone: str) -> Path:
     files = BACKBONES[backbone].official
     try:
         return ensure(files, download=True) / BACKBONES[backbone].file
     except InputError as error:
         places = ", ".join(str(base / files.folder) for base in search_path())
-        raise InputError(f"{error}. It was looked for in {places}") from error
+        raise InputError(f"{error}. Searched {places}") from error
 
 
 def pretrained(backbone: str, weights: Checkpoint) -> nn.Sequential:
     """Return a backbone with its weights and without its classifier.
 
-    It maps (n, C, H, W) images as `fedpals.models.prepare` makes them, grey or in colour, to (n, d).
+    It maps (n, C, H, W) images scaled by `fedpals.models.prepare`, grey or colour, to (n, d).
 
     Raises
     ------
     InputError
-        Where the checkpoint does not hold this network's weights.
+        If the checkpoint does not hold this network's weights.
     MissingExtraError
-        Without torchvision.
+        If torchvision is not installed.
     """
-    known = BACKBONES[backbone]
-    # On the meta device nothing is initialised, so that nothing is drawn only to be overwritten.
+    entry = BACKBONES[backbone]
+    # The meta device skips the initialisation, which would be overwritten anyway.
     with torch.device("meta"):
-        network: nn.Module = _torchvision_models().get_model(known.network, weights=None)
+        network: nn.Module = _torchvision_models().get_model(entry.network, weights=None)
     try:
-        network.load_state_dict(_state(weights), assign=True)
+        network.load_state_dict(_load_state(weights), assign=True)
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200, placeholder="…")
         raise InputError(
-            f"{weights.path} does not hold the weights of torchvision's {known.network} ({reason}); give the path of "
-            f"a checkpoint such as {known.file}"
+            f"{weights.path} does not hold the weights of torchvision's {entry.network} ({reason}); give the path of "
+            f"a checkpoint such as {entry.file}"
         ) from error
-    if known.blocks:
-        network = Blocks(network, known.blocks)
+    if entry.blocks:
+        network = Blocks(network, entry.blocks)
     else:
-        setattr(network, known.classifier, nn.Identity())
+        setattr(network, entry.classifier, nn.Identity())
     return nn.Sequential(OrderedDict(colours=ImageNetColours(), network=network.float()))
 
 
-def _state(weights: Checkpoint) -> Mapping[str, Any]:
-    """Unpickle tensors and nothing else: a checkpoint from elsewhere must not run code."""
+def _load_state(weights: Checkpoint) -> Mapping[str, Any]:
+    """Return the named tensors; unpickle nothing else, because a downloaded checkpoint must not run code."""
     try:
         state = torch.load(io.BytesIO(weights.content), map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, AttributeError, LookupError) as error:
@@ -167,9 +167,9 @@ def _state(weights: Checkpoint) -> Mapping[str, Any]:
 
 
 class ImageNetColours(nn.Module):
-    """Take images from the scale of `fedpals.models.prepare`, −1 to 1, to that of ImageNet's weights.
+    """Convert images from the scale of `fedpals.models.prepare`, −1 to 1, to that of ImageNet's weights.
 
-    Grey images come out with three equal channels before the scaling.
+    Grey images become three equal channels before the scaling.
     """
 
     scale: torch.Tensor
@@ -178,7 +178,7 @@ class ImageNetColours(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (_MEAN, _DEVIATION))
-        # Not persistent: constants are no part of a model's record.
+        # Not persistent: constants are not part of a model's record.
         self.register_buffer("scale", 0.5 / deviation, persistent=False)
         self.register_buffer("shift", (0.5 - mean) / deviation, persistent=False)
 
@@ -188,17 +188,18 @@ class ImageNetColours(nn.Module):
 
 
 class Blocks(nn.Module):
-    """What all blocks of a network see, from edges to objects, in place of what its classifier would.
+    """Features of all blocks of a network, from edges to objects, instead of the input of its classifier.
 
-    A block's (n, c, h, w) outputs are averaged over the image and brought to mean 0 and variance 1 over the c channels
-    of each image, because blocks differ in scale a hundredfold; the vectors of all blocks are joined.
+    A block's (n, c, h, w) outputs are averaged over the image and normalised to mean 0 and variance 1 over the c
+    channels of each image, because the scales of blocks differ by a factor of 100. The vectors of all blocks are
+    concatenated.
     """
 
     def __init__(self, network: nn.Module, blocks: tuple[str, ...]) -> None:
         super().__init__()
         from torchvision.models.feature_extraction import create_feature_extractor
 
-        # What comes after the last block is not computed.
+        # Layers after the last block are not computed.
         self.blocks = create_feature_extractor(network, list(blocks))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -208,14 +209,14 @@ class Blocks(nn.Module):
 
 
 class FineTuned(nn.Sequential):
-    """A backbone and a head, of which everything is trained but the statistics of batch normalisation.
+    """A backbone and a head; all parameters are trained, but not the statistics of batch normalisation.
 
-    Clients' batches have other colours and labels than the target's, and averaged statistics fit
-    neither: those of ImageNet stay, and only the scale and shift after them are learnt.
+    Clients' batches have other colours and labels than the target's, and averaged statistics fit neither.
+    So the statistics of ImageNet stay, and only the scale and shift after them are learnt.
     """
 
     def train(self, mode: bool = True) -> FineTuned:  # noqa: FBT001, FBT002  (the signature is torch's)
-        """Set the mode of all layers but batch normalisation, which stays as in evaluation."""
+        """Set the mode of all layers except batch normalisation, which stays in evaluation mode."""
         super().train(mode)
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -224,10 +225,10 @@ class FineTuned(nn.Sequential):
 
 
 def _torchvision_models() -> Any:
-    """Import torchvision's models, also where its compiled operators do not fit the installed torch.
+    """Import torchvision's models, even if its compiled operators do not fit the installed torch.
 
-    Then the import fails over two operators for detection, which nothing here calls: it is enough
-    that they are declared.
+    In that case the import fails because of two operators for detection. They are never called here, so it is
+    enough to declare them.
     """
     try:
         import torchvision.models as models

@@ -1,6 +1,6 @@
-"""Features of a frozen backbone, computed once and kept on disk.
+"""Features of a frozen backbone, computed once and stored on disk.
 
-Training then sees vectors instead of images: a round over PACS takes a second instead of an hour.
+Training then uses vectors instead of images: a round over PACS takes a second instead of an hour.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fedpals.models.backbones import BACKBONES, checkpoint, pretrained
 from fedpals.models.networks import prepare
 
 _CHUNK = 16
-"""Images that go through the backbone together, and that an interruption loses at most. More are slower: what
-passes between the layers then no longer fits the processor's cache."""
+"""Number of images in a batch, and the most that an interruption loses. Larger batches are slower: the data between
+the layers then no longer fits into the processor's cache."""
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
 
@@ -40,49 +40,49 @@ def features(
     folder: Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """Replace the images of a data set by the (n, d) vectors that a frozen backbone gives for them.
+    """Replace the images of a data set by their (n, d) feature vectors from a frozen backbone.
 
-    They are computed once and read from ``folder`` from then on, as long as backbone, weights, size and
-    images stay the same. A computation that was interrupted continues where it stopped.
+    The vectors are computed once and then read from ``folder``, as long as backbone, weights, size and
+    images stay the same. An interrupted computation continues where it stopped.
 
     Parameters
     ----------
     dataset
         Image files, or (n, C, H, W) images.
     backbone
-        A name of `fedpals.models.BACKBONES`: its width is d.
+        A name of `fedpals.models.BACKBONES`; d is its width.
     weights
         A torchvision checkpoint; searched for unless given.
     size
         Side in pixels to which images are scaled first.
     folder
-        Where the vectors are kept.
+        Folder in which the vectors are stored.
     progress
-        Called with the number of images done and their total, after every few images.
+        Function of the number of finished images and their total, called after every few images.
 
     Raises
     ------
     InputError
-        Where the data set holds no images, or weights or kept vectors cannot be used.
+        If the data set has no images, or weights or stored vectors cannot be used.
     """
     images = dataset.x
     if isinstance(images, np.ndarray) and images.dtype != np.uint8:
-        raise InputError(f"{dataset.name} holds vectors; features of a backbone are computed from images")
-    given = checkpoint(backbone, weights)
-    key = _digest(f"{backbone} {given.digest} {size}".encode(), *_identity(images))
+        raise InputError(f"{dataset.name} holds vectors; features of a backbone need images")
+    backbone_weights = checkpoint(backbone, weights)
+    key = _digest(f"{backbone} {backbone_weights.digest} {size}".encode(), *_content(images))
     path = folder / f"{dataset.name}-{backbone}-{size}-{key[:16]}.npy"
     shape = (len(images), BACKBONES[backbone].width)
     if not path.exists():
-        network = pretrained(backbone, given).eval()
+        network = pretrained(backbone, backbone_weights).eval()
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types leave it out
         _compute(network, images, size, path, shape, progress)
-    return replace(dataset, x=_kept(path, shape))
+    return replace(dataset, x=_load(path, shape))
 
 
 def embed(images: Samples, rows: npt.NDArray[np.int64], backbone: str, *, size: int) -> Vectors:
-    """Return the vectors, (m, d), of some images, computed now."""
+    """Return the vectors, (m, d), of the images ``rows``; nothing is stored."""
     network = _backbone(backbone)
-    parts = [_forward(network, _take(images, rows[i : i + _CHUNK], size)) for i in range(0, len(rows), _CHUNK)]
+    parts = [_forward(network, _prepare_rows(images, rows[i : i + _CHUNK], size)) for i in range(0, len(rows), _CHUNK)]
     return np.concatenate(parts)
 
 
@@ -101,7 +101,7 @@ def _compute(
     shape: tuple[int, int],
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Write the vectors of all images to ``path``, by way of one file per chunk."""
+    """Compute the vectors of all images and write them to ``path``, with one temporary file per chunk."""
     chunks = path.with_suffix(".chunks")
     total, width = shape
     vectors = np.empty(shape, dtype=np.float32)
@@ -109,16 +109,16 @@ def _compute(
         rows = np.arange(start, min(start + _CHUNK, total))
         chunk = chunks / f"{start:09d}.npy"
         if not chunk.exists():
-            _write(chunk, _forward(network, _take(images, rows, size)))
-        vectors[rows] = _kept(chunk, (len(rows), width))
+            _write(chunk, _forward(network, _prepare_rows(images, rows, size)))
+        vectors[rows] = _load(chunk, (len(rows), width))
         if progress is not None:
             progress(int(rows[-1]) + 1, total)
     _write(path, vectors)
     shutil.rmtree(chunks, ignore_errors=True)
 
 
-def _take(images: Samples, rows: npt.NDArray[np.int64], size: int) -> torch.Tensor:
-    """Return some images, scaled for the models, as (m, C, size, size)."""
+def _prepare_rows(images: Samples, rows: npt.NDArray[np.int64], size: int) -> torch.Tensor:
+    """Return the images ``rows``, scaled for the models, as (m, C, size, size)."""
     if isinstance(images, ImageFiles):
         return prepare(images.take(rows, size))
     batch = prepare(images[rows])
@@ -133,11 +133,11 @@ def _forward(network: nn.Module, images: torch.Tensor) -> Vectors:
     return vectors
 
 
-def _identity(images: Samples) -> Iterator[bytes | memoryview]:
-    """Yield what tells these images from others.
+def _content(images: Samples) -> Iterator[bytes | memoryview]:
+    """Yield the data that identifies these images.
 
-    Files are told apart by name and length, for reading them all would take as long as their features:
-    copies of PACS in other resolutions bear the same names.
+    Files are identified by name and length, because reading them all would take as long as computing their
+    features. The name alone is not enough: copies of PACS in other resolutions have the same names.
     """
     if isinstance(images, ImageFiles):
         for name in images.names:
@@ -159,11 +159,11 @@ def _write(path: Path, vectors: Vectors) -> None:
         np.save(temporary, vectors)
 
 
-def _kept(path: Path, shape: tuple[int, int]) -> Vectors:
+def _load(path: Path, shape: tuple[int, int]) -> Vectors:
     try:
         vectors: Vectors = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read as kept features ({error}); delete it") from error
+        raise InputError(f"{path} cannot be read as stored features ({error}); delete it") from error
     if vectors.shape != shape or vectors.dtype != np.float32:
         raise InputError(f"{path} holds {vectors.dtype} {vectors.shape}, not float32 {shape}; delete it")
     return vectors

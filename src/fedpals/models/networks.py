@@ -1,6 +1,6 @@
-"""The networks a run may train, by name, and the one way to scale what goes into them.
+"""Networks that a run can train, by name, and the scaling of their inputs.
 
-To add a network: write a function of (shape, classes) that returns its layers, and a line in `MODELS`.
+To add a network, write a function of (shape, classes) that returns its layers, and a line in `MODELS`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedpals.errors import InputError
 from fedpals.models.backbones import BACKBONES, FineTuned, checkpoint, pretrained
 
 Shape: TypeAlias = tuple[int, ...]
-"""Of one sample: (C, H, W) or (d,)."""
+"""Shape of one sample: (C, H, W) or (d,)."""
 Layers: TypeAlias = Callable[[Shape, int], nn.Module]
 Builder: TypeAlias = Callable[[Shape, int, torch.Generator, Path | None], nn.Module]
 
@@ -35,20 +35,20 @@ def build(name: str, *, shape: Shape, classes: int, seed: int, weights: Path | N
     Parameters
     ----------
     name
-        A name of `MODELS`, or ``package.module:function`` for one's own: a class or function as for `build_own`.
+        A name of `MODELS`, or ``package.module:function`` for your own class or function, as for `build_own`.
     shape
-        Of one sample: (C, H, W) or (d,).
+        Shape of one sample: (C, H, W) or (d,).
     classes
-        K.
+        K, the number of labels.
     seed
-        Decides all initial values; torch's global generator is neither used nor changed.
+        Seed of all initial values; torch's global generator is neither used nor changed.
     weights
         ImageNet weights for a backbone, a torchvision checkpoint; searched for unless given.
 
     Raises
     ------
     InputError
-        Where the name is unknown, or the model does not fit the samples, or the weights are not there.
+        If the name is unknown, the model does not fit the samples, or the weights are not found.
 
     >>> build("logistic", shape=(1, 8, 8), classes=10, seed=0)
     Sequential(
@@ -59,7 +59,7 @@ def build(name: str, *, shape: Shape, classes: int, seed: int, weights: Path | N
     if ":" in name:
         if weights is not None:
             raise InputError(f"weights is {weights}, but {name} is your own model; load its weights in the function")
-        return _own(name, shape, classes, seed)
+        return _build_imported(name, shape, classes, seed)
     if name not in MODELS:
         raise InputError(f"model is {name!r}; it is one of {', '.join(MODELS)}, or your own package.module:function")
     generator = torch.Generator().manual_seed(rng.integer_seed(seed, "model"))
@@ -70,15 +70,15 @@ def prepare(x: npt.NDArray[Any]) -> torch.Tensor:
     """Scale samples for any of the models.
 
     Images (n, C, H, W) of bytes become float32 from −1 to 1, (x/255 − 0.5)/0.5, with the channels last in
-    memory, where convolutions on a CPU are fastest. Vectors (n, d) and images of numbers become float32 and stay
-    as they are; vectors may share memory with ``x``.
+    memory, which is fastest for convolutions on a CPU. Vectors (n, d) and images of floats become float32 without
+    scaling; vectors may share memory with ``x``.
 
     >>> prepare(np.array([[[[0, 51, 255]]]], dtype=np.uint8))
     tensor([[[[-1.0000, -0.6000,  1.0000]]]])
     """
     if x.dtype == np.uint8 and x.ndim == 4:
         images = torch.empty(x.shape, memory_format=torch.channels_last)
-        # numpy casts and transposes on the way, a small buffer at a time; the subtraction is exact.
+        # numpy casts and transposes in small buffers here; the subtraction is exact.
         values = images.numpy()
         np.subtract(x, np.float32(127.5), out=values)
         values /= np.float32(127.5)
@@ -116,18 +116,17 @@ def mlp(shape: Shape, classes: int) -> nn.Module:
 
 
 def cnn(shape: Shape, classes: int) -> nn.Module:
-    """Return the layers of the paper's small network: two convolutions of 5×5, three linear layers.
+    """Return the layers of the paper's small network: two 5×5 convolutions and three linear layers.
 
-    Nothing is padded, so the smallest side is 16. Images with a shorter side get 2 pixels of padding at
-    both convolutions, which then keep the size: 8×8 comes to 16 maps of 2×2, and the smallest side is 4.
+    There is no padding for sides of at least 16. Images with a shorter side get 2 pixels of padding at both
+    convolutions, which then keep the size: 8×8 becomes 16 maps of 2×2, and the smallest side is 4.
     """
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise InputError(
-            f"cnn takes images (C, H, W) of at least 4×4, and the samples are {_size(shape)}; use logistic or head"
+            f"cnn takes images (C, H, W) of at least 4×4; the samples are {_format_shape(shape)}: use logistic or head"
         )
-    from fedpals.models.compiled.convolutions import (
-        FusedConvolutions,
-    )  # late: the compiler behind it takes a second to import
+    # Imported here, because its compiler takes a second to load.
+    from fedpals.models.compiled.convolutions import FusedConvolutions
 
     channels, *sides = shape
     padding = 2 if min(sides) < 16 else 0
@@ -144,8 +143,8 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
     )
 
 
-def _initialised(layers: Layers, shape: Shape, classes: int, generator: torch.Generator) -> nn.Module:
-    """Fill a network's parameters from torch's default distributions, but from our generator."""
+def _initialise(layers: Layers, shape: Shape, classes: int, generator: torch.Generator) -> nn.Module:
+    """Build a network with parameters from torch's default distributions, drawn from ``generator``."""
     # torch's constructors draw from the global generator; on the meta device they draw nothing.
     with torch.device("meta"):
         network = layers(shape, classes)
@@ -159,74 +158,80 @@ def _initialised(layers: Layers, shape: Shape, classes: int, generator: torch.Ge
     return network
 
 
-def _fresh(layers: Layers, shape: Shape, classes: int, generator: torch.Generator, weights: Path | None) -> nn.Module:
+def _build_fresh(
+    layers: Layers, shape: Shape, classes: int, generator: torch.Generator, weights: Path | None
+) -> nn.Module:
     if weights is not None:
         raise InputError(f"weights is {weights}, but only a backbone takes weights: {', '.join(BACKBONES)}")
-    return _initialised(layers, shape, classes, generator)
+    return _initialise(layers, shape, classes, generator)
 
 
-def _fine_tuned(
+def _build_fine_tuned(
     backbone: str, shape: Shape, classes: int, generator: torch.Generator, weights: Path | None
 ) -> nn.Module:
     if len(shape) != 3 or shape[0] not in {1, 3}:
-        raise InputError(f"{backbone} takes grey or colour images (C, H, W), and the samples are {_size(shape)}")
+        raise InputError(
+            f"{backbone} takes grey or colour images (C, H, W), and the samples are {_format_shape(shape)}"
+        )
     network = pretrained(backbone, checkpoint(backbone, weights))
-    top = _initialised(head, (BACKBONES[backbone].width,), classes, generator)
-    return FineTuned(OrderedDict(backbone=network, head=top))
+    new_head = _initialise(head, (BACKBONES[backbone].width,), classes, generator)
+    return FineTuned(OrderedDict(backbone=network, head=new_head))
 
 
 def _from_zero(
     layers: Layers, shape: Shape, classes: int, generator: torch.Generator, weights: Path | None
 ) -> nn.Module:
-    """Build a network all of whose parameters are 0: what nothing was learnt about has no say."""
-    network = _fresh(layers, shape, classes, generator, weights)
+    """Build a network with all parameters 0, so that inputs without information have no influence."""
+    network = _build_fresh(layers, shape, classes, generator, weights)
     for parameter in network.parameters():
         nn.init.zeros_(parameter)
     return network
 
 
 MODELS: Mapping[str, Builder] = {
-    "logistic": partial(_fresh, logistic),
+    "logistic": partial(_build_fresh, logistic),
     "linear": partial(_from_zero, logistic),
-    "mlp": partial(_fresh, mlp),
-    "cnn": partial(_fresh, cnn),
-    "head": partial(_fresh, head),
-    **{backbone: partial(_fine_tuned, backbone) for backbone in BACKBONES},
+    "mlp": partial(_build_fresh, mlp),
+    "cnn": partial(_build_fresh, cnn),
+    "head": partial(_build_fresh, head),
+    **{backbone: partial(_build_fine_tuned, backbone) for backbone in BACKBONES},
 }
 
 
 def build_own(
     function: Callable[..., Any], *, shape: Shape, classes: int, seed: int, name: str | None = None
 ) -> nn.Module:
-    """Build a user's network, and try it on one sample before hours are spent on it.
+    """Build a user's network, and try it on one sample before a long run.
 
     ``function`` is a class or function that takes ``shape`` and ``classes``, or nothing. Initial values are
-    drawn from torch's generator, which is seeded for the call and put back afterwards.
+    drawn from torch's generator, which is seeded for the call and restored afterwards.
     """
     name = name or str(getattr(function, "__name__", type(function).__name__))
     if isinstance(function, nn.Module):
-        raise InputError(f"model is an object of {name}; give the class or a function, so that every run starts anew")
+        raise InputError(
+            f"model is an object of {name}; give the class or a function, so that each run can build its own"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.integer_seed(seed, "model"))
-        model = _called(function, name, shape, classes)
+        model = _call(function, name, shape, classes)
         if not isinstance(model, nn.Module):
             raise InputError(f"model {name} returned a {type(model).__name__}; return a torch.nn.Module")
-        _try(name, model.eval(), shape, classes)
+        _try_model(name, model.eval(), shape, classes)
     return model.train()
 
 
-def _called(function: Callable[..., Any], name: str, shape: Shape, classes: int) -> Any:
-    """Call a user's function with shape and classes, by name or by place, or without anything."""
+def _call(function: Callable[..., Any], name: str, shape: Shape, classes: int) -> Any:
+    """Call a user's function with shape and classes, by name or by position, or without arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise InputError(f"model {name} cannot be called ({error}); give a class or a function") from None
-    ways: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+    calls: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
         ((), {"shape": shape, "classes": classes}),
         ((shape, classes), {}),
         ((), {}),
     )
-    for arguments, keywords in ways:
+    for arguments, keywords in calls:
         try:
             signature.bind(*arguments, **keywords)
         except TypeError:
@@ -234,15 +239,15 @@ def _called(function: Callable[..., Any], name: str, shape: Shape, classes: int)
         try:
             return function(*arguments, **keywords)
         except Exception as error:
-            raise InputError(f"model {name} raised {type(error).__name__}: {error}; mend it") from error
+            raise InputError(f"model {name} raised {type(error).__name__}: {error}; fix it") from error
     raise InputError(f"model {name}{signature} needs other arguments; let it take (shape, classes), or nothing")
 
 
-def _own(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
-    return build_own(_imported(name), shape=shape, classes=classes, seed=seed, name=name)
+def _build_imported(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
+    return build_own(_import_function(name), shape=shape, classes=classes, seed=seed, name=name)
 
 
-def _imported(name: str) -> Callable[..., Any]:
+def _import_function(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), attribute)):
         raise InputError(f"model is {name!r}; your own is written package.module:function")
@@ -250,7 +255,7 @@ def _imported(name: str) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
         raise InputError(
-            f"model {name}: cannot import {module} ({error}); install it, or set PYTHONPATH to the folder that holds it"
+            f"model {name}: cannot import {module} ({error}); install it, or set PYTHONPATH to its folder"
         ) from error
     except AttributeError as error:
         raise InputError(f"model {name}: {module} has no {attribute}") from error
@@ -259,17 +264,17 @@ def _imported(name: str) -> Callable[..., Any]:
     return function
 
 
-def _try(name: str, model: nn.Module, shape: Shape, classes: int) -> None:
-    remedy = f"it must map samples of shape {_size(shape)} to {classes} numbers each"
+def _try_model(name: str, model: nn.Module, shape: Shape, classes: int) -> None:
+    remedy = f"it must map samples of shape {_format_shape(shape)} to {classes} numbers each"
     try:
         with torch.no_grad():
             output = model(torch.zeros(1, *shape))
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise InputError(f"model {name} failed on one sample ({error}); {remedy}") from error
-    found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-    if found != (1, classes):
-        raise InputError(f"model {name} gave {found} for one sample, not {(1, classes)}; {remedy}")
+    output_shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    if output_shape != (1, classes):
+        raise InputError(f"model {name} gave {output_shape} for one sample, not {(1, classes)}; {remedy}")
 
 
-def _size(shape: Shape) -> str:
+def _format_shape(shape: Shape) -> str:
     return "×".join(map(str, shape))

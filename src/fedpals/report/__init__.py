@@ -1,1 +1,1 @@
-"""What people look at: tables, advice and figures. Computes nothing that the layers below do not."""
+"""Output for readers: tables, advice, figures and the report page, from the results of the layers below."""

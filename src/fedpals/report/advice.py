@@ -1,48 +1,108 @@
-"""One sentence, in plain words, on what a set of weights means for the user."""
+"""What a set of weights means for the user, in plain words."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from fedpals.labels import Vector
 from fedpals.weights import Weights
 
-_SAME = 1e-6
-"""A squared distance that no classifier will notice."""
-_FEW = 0.25
-"""Below this fraction the effective sample size is worth a warning."""
+_NEGLIGIBLE_MISMATCH = 0.005
+"""Share of wrong samples below which the marginals count as equal."""
+_SMALL_MISMATCH = 0.05
+"""Share of wrong samples that a model will hardly notice."""
+_LOW_ESS = 0.25
+"""Effective sample size, as a fraction, below which there is a warning."""
+_NAMED_LABELS = 3
+"""Labels that are named where the mix is short of several."""
+
+ESS_MEANING = "that many samples, all weighted equally, would give as steady a model"
+
+
+def mismatch(target: Vector, marginal: Vector) -> float:
+    """Return ½ Σ|T − p|: the share of samples for which the mix p has the wrong label.
+
+    >>> round(mismatch(np.array([0.5, 0.5]), np.array([0.7, 0.3])), 3)
+    0.2
+    """
+    return float(0.5 * np.abs(target - marginal).sum())
+
+
+def fedavg_mismatch(weights: Weights) -> float:
+    """Return the share of samples for which FedAvg's mix is wrong."""
+    return mismatch(weights.target, np.asarray(weights.fedavg @ weights.counts.marginals))
+
+
+def used_clients(weights: Weights) -> int:
+    """Return how many clients have weight; one below the certificate's error may as well be 0."""
+    return int(np.count_nonzero(weights.alpha > weights.certificate.error))
 
 
 def coverage_sentence(weights: Weights) -> str:
-    """Say whether the target is covered, or how far it is away and why."""
+    """Say whether the target is covered; if not, what even the best mix is short of, and what would help."""
     projection = weights.projection
     if projection.covered:
         return "covered: some mix of the clients has exactly the target's labels"
-    counts = weights.counts
-    held = counts.marginals.sum(axis=0)
-    absent = [counts.label(k) for k in range(counts.shape[1]) if held[k] == 0 and weights.target[k] > 0]
+    least = mismatch(weights.target, projection.point)
+    absent = _absent_labels(weights)
     reason = f"; no client has {', '.join(map(repr, absent))}" if absent else ""
-    if projection.squared_distance < _SAME and not absent:
-        return f"covered for all practical purposes (squared distance {projection.squared_distance:.1e})"
-    return f"not covered: the closest mix is {projection.squared_distance:.4g} away{reason}"
+    if least < _NEGLIGIBLE_MISMATCH and not absent:
+        return f"covered for all practical purposes: the best mix is wrong for {_percent(least)} of samples"
+    return f"not covered: even the best mix is wrong for {_percent(least)} of samples{reason}"
+
+
+def shortage_sentence(weights: Weights) -> str | None:
+    """Say which labels the best mix is short of, and which client would help most; None where T is covered."""
+    residual = weights.target - weights.projection.point
+    short = [k for k in np.argsort(-residual, kind="stable").tolist() if residual[k] > _NEGLIGIBLE_MISMATCH]
+    if weights.projection.covered or not short:
+        return None
+    labels = weights.counts
+    parts = [
+        f"{labels.label(k)} ({_percent(weights.projection.point[k])} instead of {_percent(weights.target[k])})"
+        for k in short[:_NAMED_LABELS]
+    ]
+    more = f" and {len(short) - _NAMED_LABELS} more" if len(short) > _NAMED_LABELS else ""
+    wanted = np.maximum(residual, 0.0) / np.maximum(residual, 0.0).sum()
+    best = ", ".join(f"{_percent(wanted[k])} {labels.label(k)}" for k in short[:_NAMED_LABELS])
+    return f"It stays short of {', '.join(parts)}{more}. A new client would help most whose labels are {best}."
 
 
 def advice(weights: Weights) -> str:
-    """Recommend what to do with these weights."""
-    gain = weights.fedavg_squared_distance - weights.squared_distance
-    if weights.fedavg_squared_distance < _SAME:
-        return "The clients together already have the target's labels: plain FedAvg will do."
-    if gain <= 0.05 * weights.fedavg_squared_distance:
-        smaller = "" if weights.lam == 0 else "allow a smaller effective sample size (--ess), or "
-        return (
-            f"These weights hardly come closer to the target than FedAvg: {smaller}find clients whose labels are more "
-            "like the target's."
-        )
-    removed = 1.0 - weights.squared_distance / weights.fedavg_squared_distance
-    effect = f"These weights remove {removed:.0%} of FedAvg's squared distance to the target"
+    """Recommend how to use these weights, by the mismatch that is left."""
+    before, after = fedavg_mismatch(weights), mismatch(weights.target, weights.marginal)
+    least = mismatch(weights.target, weights.projection.point)
+    if before < _NEGLIGIBLE_MISMATCH:
+        return "The clients together already have the target's labels: plain FedAvg is enough."
+    effect = f"With these weights the mix is wrong for {_percent(after)} of samples instead of {_percent(before)}"
     samples = f"{weights.effective_samples:,.0f} of {weights.counts.total:,.0f} samples"
-    if weights.ess < _FEW:
+    if before - after < max(_NEGLIGIBLE_MISMATCH, 0.05 * before):
+        smaller = "" if weights.lam == 0 else "allow a smaller effective sample size (--ess), or "
+        return f"{effect}, hardly better than FedAvg: {smaller}find clients whose labels are more like the target's."
+    if weights.ess < _LOW_ESS:
         return (
-            f"{effect}, but leave the effect of only {samples}: the model may become noisy, "
-            "so compare it with a larger --ess on validation data."
+            f"{effect}, but they keep the effect of only {samples}: the model may become noisy. Compare it with a "
+            "larger --ess on validation data."
         )
-    if weights.squared_distance > _SAME and weights.squared_distance > 2 * weights.projection_squared_distance:
-        return f"{effect} and keep the effect of {samples}; a smaller --ess would come closer still."
-    return f"{effect} and keep the effect of {samples}: use them."
+    if after > _SMALL_MISMATCH and after - least > _SMALL_MISMATCH:
+        return f"{effect}, and they keep the effect of {samples}; a smaller --ess would come closer still."
+    if after > _SMALL_MISMATCH:
+        return f"{effect}, which is about the best that these clients allow, and they keep the effect of {samples}."
+    return f"{effect}, and they keep the effect of {samples}: use them."
+
+
+def _absent_labels(weights: Weights) -> list[str]:
+    counts = weights.counts
+    totals = np.asarray(counts.marginals.sum(axis=0)).reshape(-1)
+    return [counts.label(k) for k in range(counts.shape[1]) if totals[k] == 0 and weights.target[k] > 0]
+
+
+def _percent(share: float) -> str:
+    """Write a share with as many digits as it needs.
+
+    >>> _percent(0.123), _percent(0.0123), _percent(0.0001)
+    ('12 %', '1.2 %', 'less than 0.1 %')
+    """
+    if 0 < share < 0.001:
+        return "less than 0.1 %"
+    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"

@@ -1,4 +1,4 @@
-"""A table or a figure of the report, before it is put on the page and into files."""
+"""A table or a figure of the report, before it is written to the page and to files."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from fedpals.report.looks import Look
 from fedpals.report.sheet import Sheet
 
 METRICS = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
-"""What readers call them."""
+"""Names of the metrics in texts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exhibit:
-    """A table or a figure: the numbers, how they are drawn, and what a reader is told."""
+    """A table or a figure: its numbers, its panels and its texts."""
 
     name: str
-    """Of its files."""
+    """Name of its files, without ending."""
     title: str
     caption: str
     sheet: Sheet
     panels: Sequence[Panel]
     legend: Mapping[str, Look] = field(default_factory=dict)
-    """Methods that the panels draw, where they do not name them."""
+    """Methods in the panels, if the panels do not name them."""
     tabular: bool = False
-    """Whether the numbers are what it is about, and the panels come second."""
+    """Whether the table comes first and the panels second."""
     federation: str | None = None
-    """Whose federation it shows, where readers choose one."""
+    """Name of the federation that it shows, if readers can choose one."""
 
     def draw(self, prefix: str) -> Drawing:
-        """Draw all panels; ``prefix`` begins the ids that they have on a page."""
+        """Draw all panels; ``prefix`` begins their ids on the page."""
         description = f"{self.title}: {{panel}}. {self.caption}"
         return draw(self.panels, self.legend, prefix=prefix, description=description)
 
 
 def settings_text(values: Mapping[str, object]) -> str:
-    """Return settings as readers write them."""
+    """Return settings as text, such as ``ess = 0.5, rounds = 10``."""
     return ", ".join(
         f"{key} = {value:g}" if isinstance(value, float) else f"{key} = {value}" for key, value in values.items()
     )

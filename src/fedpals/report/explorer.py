@@ -1,4 +1,4 @@
-"""The λ explorer: exact weights along the whole trade-off, computed beforehand, for a page to move through."""
+"""The λ explorer: exact weights along the whole trade-off, computed in advance for an interactive page."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ import numpy as np
 
 from fedpals.files import replacing
 from fedpals.labels import LabelCounts, Vector
-from fedpals.report.advice import coverage_sentence
+from fedpals.report.advice import coverage_sentence, used_clients
 from fedpals.report.figures import CORNERS, hull
 from fedpals.report.html import render
 from fedpals.weights import ess_grid, solve
 
 POINTS = 60
-"""Solves between the limit λ → 0⁺ and FedAvg."""
-_CLIENTS = 50
-"""Of more clients, those that ever have the largest weights are shown."""
-_LABELS = 40
-"""Of more labels, those that ever have the largest shares are shown."""
+"""Number of solutions between the limit λ → 0⁺ and FedAvg."""
+_SHOWN_CLIENTS = 50
+"""Number of clients shown: those with the largest weights at any λ."""
+_SHOWN_LABELS = 40
+"""Number of labels shown: those with the largest shares at any λ."""
 _DIGITS = 5
+"""Decimals of weights and shares."""
 
 
 def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None = None) -> dict[str, Any]:
-    """Return what the page needs to show weights, marginals, distances and ESS from λ → 0⁺ to FedAvg.
+    """Return the data of the page: weights, marginals, squared distances and ESS from λ → 0⁺ to FedAvg.
 
-    ``ess`` is where the slider stands at first; in the middle unless given.
+    ``ess`` is the first position of the slider; the middle unless given.
     """
     limit, fedavg = (solve(counts, target, lam=lam) for lam in (0.0, math.inf))
     steps = (limit, *ess_grid(counts, target, POINTS), fedavg)
     alphas, marginals = np.array([w.alpha for w in steps]), np.array([w.marginal for w in steps])
-    clients = _largest(alphas.max(axis=0), _CLIENTS)
+    clients = _largest(alphas.max(axis=0), _SHOWN_CLIENTS)
     clients = clients[np.argsort(-counts.sizes[clients], kind="stable")]
-    labels = np.sort(_largest(np.maximum(marginals.max(axis=0), target), _LABELS))
-    wanted = ess if ess is not None else (limit.ess + 1.0) / 2
+    labels = np.sort(_largest(np.maximum(marginals.max(axis=0), target), _SHOWN_LABELS))
+    start_ess = ess if ess is not None else (limit.ess + 1.0) / 2
     return {
         "name": name,
         "covered": coverage_sentence(limit),
@@ -45,18 +46,18 @@ def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None
         "allClients": counts.shape[0],
         "labels": [counts.label(k) for k in labels],
         "allLabels": counts.shape[1],
-        "target": _rounded(target[labels]),
-        "fedavg": _rounded(fedavg.alpha[clients]),
-        "pooled": _rounded(fedavg.marginal[labels]),
-        "start": int(np.argmin([abs(w.ess - wanted) for w in steps])),
+        "target": _round(target[labels]),
+        "fedavg": _round(fedavg.alpha[clients]),
+        "pooled": _round(fedavg.marginal[labels]),
+        "start": int(np.argmin([abs(w.ess - start_ess) for w in steps])),
         "steps": [
             {
                 "ess": float(f"{w.ess:.6g}"),
                 "lam": float(f"{w.lam:.4g}") if math.isfinite(w.lam) else None,
-                "distance": float(f"{w.squared_distance:.4g}"),
-                "used": int(np.count_nonzero(w.alpha)),
-                "alpha": _rounded(w.alpha[clients]),
-                "marginal": _rounded(w.marginal[labels]),
+                "squaredDistance": float(f"{w.squared_distance:.4g}"),
+                "used": used_clients(w),
+                "alpha": _round(w.alpha[clients]),
+                "marginal": _round(w.marginal[labels]),
             }
             for w in steps
         ],
@@ -65,20 +66,20 @@ def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None
 
 
 def write_explorer(counts: LabelCounts, target: Vector, path: Path, *, name: str, ess: float | None = None) -> None:
-    """Write the explorer of one federation as a page of its own, whole or not at all."""
+    """Write the explorer of one federation as a separate page, atomically."""
     page = render("alone.html", explorers=[explore(counts, target, name=name, ess=ess)], name=name)
     with replacing(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
 
 def _simplex(counts: LabelCounts, clients: Any, projection: Vector) -> dict[str, Any]:
-    """Return the hull of all clients and the shown ones' marginals, as places in a triangle."""
+    """Return the hull of all clients, as points in a triangle, and the marginals of the shown clients."""
     S = counts.marginals if isinstance(counts.marginals, np.ndarray) else counts.marginals.toarray()
     return {
         "corners": CORNERS.round(_DIGITS).tolist(),
         "hull": hull(S[counts.sizes > 0] @ CORNERS).round(_DIGITS).tolist(),
         "clients": S[clients].round(_DIGITS).tolist(),
-        "projection": _rounded(projection),
+        "projection": _round(projection),
     }
 
 
@@ -86,5 +87,5 @@ def _largest(values: Vector, count: int) -> Any:
     return np.sort(np.argsort(-values, kind="stable")[:count])
 
 
-def _rounded(values: Vector) -> list[float]:
+def _round(values: Vector) -> list[float]:
     return [round(float(value), _DIGITS) for value in values]

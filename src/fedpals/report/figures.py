@@ -1,6 +1,6 @@
 """Figures of the paper, drawn from results: the weights of clients by size, and the label simplex.
 
-A figure is made of panels: files hold them together, the page lets each find its own place.
+A figure consists of panels: a file holds all of them, the page arranges them one by one.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MOST_PANELS = 11
-"""Of more values of ESS than this, so many evenly spread ones are drawn."""
-_MANY_CLIENTS = 400
-"""Beyond these the bars of a panel touch anyway, and are drawn as one shape."""
+_MAX_PANELS = 11
+"""Number of ESS values drawn; of more values, evenly spaced ones are drawn."""
+_MAX_BARS = 400
+"""Number of clients above which the bars would touch and are drawn as one shape."""
 LEGEND_INCHES = 0.5
+"""Height of the legend below the panels."""
 _FORMATS = (".png", ".svg", ".pdf")
 CORNERS: Vector = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
-"""Where the three labels of a simplex are drawn."""
+"""Positions of the three labels of a simplex."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: what they are called, and how they are drawn."""
+    """A pair of axes: its title, and the function that draws it."""
 
     title: str
     draw: Callable[[Axes], None]
@@ -45,7 +46,7 @@ class Panel:
 
 
 def compose(panels: Sequence[Panel], legend: Mapping[str, Look] | None = None) -> Figure:
-    """Draw panels side by side, three in a row, with their titles; the methods of ``legend`` are named below."""
+    """Draw panels side by side, three in a row, with their titles; the methods of ``legend`` are listed below."""
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     width, height = (max(panel.size[i] for panel in panels) for i in (0, 1))
@@ -72,7 +73,7 @@ def compose(panels: Sequence[Panel], legend: Mapping[str, Look] | None = None) -
 
 
 def panel_id(number: int) -> str:
-    """Return what a composed figure calls its panel of a number, so that it can be found in the SVG."""
+    """Return the id of a panel in the SVG of a composed figure."""
     return f"panel-{number:03d}"
 
 
@@ -82,10 +83,10 @@ def weights_figure(solutions: Sequence[Weights]) -> Figure:
 
 
 def weights_panels(solutions: Sequence[Weights]) -> list[Panel]:
-    """Return the panels of `weights_figure`, on one scale."""
-    if len(solutions) > _MOST_PANELS:
-        chosen = np.linspace(0, len(solutions) - 1, _MOST_PANELS).round().astype(int)
-        solutions = [solutions[i] for i in chosen]
+    """Return the panels of `weights_figure`, all with the same scale."""
+    if len(solutions) > _MAX_PANELS:
+        indices = np.linspace(0, len(solutions) - 1, _MAX_PANELS).round().astype(int)
+        solutions = [solutions[i] for i in indices]
     top = 1.08 * max(float(a.max()) for a in (solutions[0].fedavg, *(w.alpha for w in solutions)))
     panels = [Panel(f"ESS {w.ess:.0%}  (λ = {w.lam:.4g})", partial(_bars, weights=w, top=top)) for w in solutions]
     if solutions[0].counts.shape[1] == 3:
@@ -101,7 +102,7 @@ def by_size(weights: Weights) -> Any:
 def _bars(ax: Axes, weights: Weights, top: float) -> None:
     order = by_size(weights)
     places = np.arange(order.size)
-    many = order.size > _MANY_CLIENTS
+    many = order.size > _MAX_BARS
     if many:
         ax.fill_between(places, weights.alpha[order], step="mid", color=BLUE, linewidth=0, label="FedPALS")
     else:
@@ -154,7 +155,7 @@ def draw_simplex(ax: Axes, solutions: Sequence[Weights]) -> None:
 
 
 def hull(points: Vector) -> Vector:
-    """Corners of the hull of points in the plane; just the points where they span no area."""
+    """Return the corners of the hull of points in the plane; two end points or one if they span no area."""
     distinct = np.unique(points.round(12), axis=0)
     if len(distinct) < 3:
         return distinct
@@ -175,14 +176,14 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def check_figure_path(path: Path) -> None:
-    """Refuse, before any work is done, a file name that no figure can be written to."""
+    """Raise `InputError` if a figure cannot be written to a file of this name."""
     if path.suffix.lower() not in _FORMATS:
         raise InputError(f"{path}: figures are written as {', '.join(_FORMATS)}; change the file's ending")
     new_figure(1, 1)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format its file name ends with, whole or not at all."""
+    """Write a figure in the format of its file ending, atomically."""
     check_figure_path(path)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150)

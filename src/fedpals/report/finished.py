@@ -1,4 +1,4 @@
-"""What a section of the report is made from: an experiment, its finished runs and where they come from."""
+"""Input of a section of the report: an experiment, its finished runs and their provenance."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ EVALUATIONS = {
     Evaluation.GAUSSIAN: "Gaussian head, no target data",
     Evaluation.RECOMMENDED: "calibrated and Gaussian head joined, no target data",
 }
-"""The evaluations that tables show, and what readers call them."""
-_RUNS: list[View] = ["table", "check", "dynamics", "labels", "heatmap", "weights"]
-"""Views of runs that belong to no experiment."""
+"""Evaluations that tables show, and their titles."""
+_RUN_VIEWS: list[View] = ["table", "check", "dynamics", "labels", "heatmap", "weights"]
+"""Views of runs without an experiment."""
 
 
 @dataclass(frozen=True, eq=False)
 class FederationView:
-    """What the server of a row knew, and the ESS that was used there, if there is one."""
+    """Label counts and target at the server of a row, and the ESS used there, if any."""
 
     name: str
     counts: LabelCounts
     target: Vector
     ess: float | None = None
     seed: int | None = None
-    """Of the row's federations the one that is shown; a case has only one."""
+    """Seed of the federation; None for a case."""
 
     @classmethod
     def of(
@@ -52,7 +52,7 @@ class FederationView:
         clients: Sequence[str] = (),
         seed: int | None = None,
     ) -> FederationView:
-        """Check the counts, and number the clients as the paper does where they have no names."""
+        """Check the counts; clients without names are numbered as in the paper."""
         clients = clients or [f"client {i}" for i in range(len(counts))]
         table = LabelCounts.of(counts, clients=clients, labels=labels)
         return cls(name, table, as_target(target, table), ess, seed)
@@ -71,105 +71,105 @@ class FinishedExperiment:
     @cached_property
     def methods(self) -> list[Column]:
         """Methods that have finished runs, in the experiment's order."""
-        have = {summary.method for summary in self.runs}
-        return [method for method in self.experiment.method if method.name in have]
+        names = {summary.method for summary in self.runs}
+        return [method for method in self.experiment.method if method.name in names]
 
     @cached_property
     def rows(self) -> list[Row]:
         """Rows that have finished runs, in the experiment's order."""
-        have = {summary.row for summary in self.runs}
-        return [row for row in self.experiment.row if row.name in have]
+        names = {summary.row for summary in self.runs}
+        return [row for row in self.experiment.row if row.name in names]
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        """How each method looks."""
+        """Look of each method in figures, by name."""
         return looks((method.name, method.run) for method in self.experiment.method)
 
     @cached_property
     def evaluations(self) -> dict[Evaluation, str]:
-        """Of `EVALUATIONS` those that some run has."""
+        """Titles of the `EVALUATIONS` that some run has."""
         return {key: title for key, title in EVALUATIONS.items() if any(key in s.selected for s in self.runs)}
 
     def members(self, row: Row, method: Column) -> list[Summary]:
-        """Return the runs of a cell, a seed each."""
+        """Return the runs of a cell, one per seed."""
         return [summary for summary in self.runs if (summary.row, summary.method) == (row.name, method.name)]
 
     def spread(self, row: Row, method: Column, evaluation: Evaluation) -> Spread | None:
-        """Return mean and standard deviation over a cell's seeds; None where it has no run with the evaluation."""
+        """Return mean and standard deviation over a cell's seeds; None if no run has the evaluation."""
         metric = self.experiment.metric
-        tested = (summary.test(evaluation, metric) for summary in self.members(row, method))
-        values = [value for value in tested if value is not None]
+        scores = (summary.test(evaluation, metric) for summary in self.members(row, method))
+        values = [value for value in scores if value is not None]
         return Spread.of(values) if values else None
 
     def by_seed(self, row: Row) -> dict[int, Summary]:
-        """Return a run per seed from which the row's federation can be read: not Oracle's, whose clients differ."""
+        """Return a run per seed to read the row's federation from: not Oracle's, whose clients differ."""
         runs = [s for s in self.runs if s.row == row.name and not is_oracle(s.run)]
         return {summary.seed: summary for summary in reversed(runs)}
 
     @cached_property
     def federations(self) -> list[FederationView]:
-        """What the servers knew: of every row its first seed's, and of every case."""
-        found = [
+        """Federations of all cases, and of every row at its first seed."""
+        views = [
             FederationView.of(c.name, c.labels, c.counts, c.target, clients=c.clients) for c in self.experiment.case
         ]
         for row in self.rows:
             runs = self.by_seed(row)
             seed = min(runs, default=0)
             if runs and (k := runs[seed].federation):
-                found.append(FederationView.of(row.name, k.labels, k.counts, k.target, self._ess(row), seed=seed))
-        return found
+                views.append(FederationView.of(row.name, k.labels, k.counts, k.target, self._ess(row), seed=seed))
+        return views
 
     def _ess(self, row: Row) -> float | None:
-        used = [
+        values = [
             s.run["ess"] for s in self.runs if s.row == row.name and s.run.get("method") == "fedpals" and "ess" in s.run
         ]
-        return float(used[0]) if used else None
+        return float(values[0]) if values else None
 
 
 def is_oracle(run: Mapping[str, Any]) -> bool:
-    """Whether a run's clients were redrawn from the target's marginal."""
+    """Return whether a run's clients were redrawn from the target's marginal."""
     return "oracle" in str(run.get("method")).split("+")
 
 
 def read(paths: Iterable[Path]) -> tuple[list[FinishedExperiment], list[str]]:
-    """Read results folders and folders of runs, and say which experiments have nothing to show yet."""
+    """Read folders of results and of runs; return the experiments, and the names of those without finished runs."""
     experiments: list[FinishedExperiment] = []
     empty: list[str] = []
     for path in paths:
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; give a folder of results or of runs")
-        found = [_of_results(Results(file.parent)) for file in sorted(path.rglob("experiment.toml"))]
-        found.sort(key=_place)
-        runs = _of_runs(path)
-        if not found and runs is None:
+        stored = [_from_results(Results(file.parent)) for file in sorted(path.rglob("experiment.toml"))]
+        stored.sort(key=_order)
+        runs = _from_runs(path)
+        if not stored and runs is None:
             raise InputError(
                 f"{path}: no results there, neither experiment.toml nor finished runs (result.json); "
-                "make some with fedpals reproduce or fedpals run"
+                "compute some with fedpals reproduce or fedpals run"
             )
-        shown = [finished for finished in found if finished.runs or finished.experiment.case]
-        empty += [finished.name for finished in found if finished not in shown]
-        experiments += [*shown, *([runs] if runs else [])]
+        complete = [finished for finished in stored if finished.runs or finished.experiment.case]
+        empty += [finished.name for finished in stored if finished not in complete]
+        experiments += [*complete, *([runs] if runs else [])]
     if not experiments:
         name = empty[0]
         raise InputError(f"{name}: no finished run yet (runs.jsonl); compute some with fedpals reproduce {name}")
     return _distinct(experiments), empty
 
 
-def _place(finished: FinishedExperiment) -> tuple[int, str]:
-    """Tables of the paper come first, then its figures, then what goes beyond it."""
+def _order(finished: FinishedExperiment) -> tuple[int, str]:
+    """Return a sort key: tables of the paper first, then its figures, then further experiments."""
     source = finished.experiment.source
     return (0 if source.startswith("Table") else 1 if source else 2), source
 
 
-def _of_results(results: Results) -> FinishedExperiment:
+def _from_results(results: Results) -> FinishedExperiment:
     name = results.path.resolve().name
     return FinishedExperiment(
         name, results.experiment, tuple(results.runs()), tuple(results.tuning()), results.provenance
     )
 
 
-def _of_runs(path: Path) -> FinishedExperiment | None:
-    """Make an experiment of the finished runs below a folder: a row per task, a column per method."""
+def _from_runs(path: Path) -> FinishedExperiment | None:
+    """Return the finished runs below a folder as an experiment: a row per task, a column per method."""
     records = Record.all_below(path)
     if not records:
         return None
@@ -179,7 +179,7 @@ def _of_runs(path: Path) -> FinishedExperiment | None:
     experiment = Experiment(
         title=f"Runs in {path}",
         source="",
-        show=_RUNS,
+        show=_RUN_VIEWS,
         scale={"run": Scale(seeds=len({p.run.seed for p in planned}))},
         row=[Row(name=task) for task in tasks],
         method=[Column(name=name, run=keys) for name, keys in methods.items()],
@@ -189,7 +189,7 @@ def _of_runs(path: Path) -> FinishedExperiment | None:
 
 
 def _distinct(experiments: list[FinishedExperiment]) -> list[FinishedExperiment]:
-    """Give experiments of one name different ones: their files stand side by side."""
+    """Give experiments with the same name different ones, because their files are in one folder."""
     names = [finished.name for finished in experiments]
     for i, name in enumerate(names):
         number = names[:i].count(name)

@@ -1,4 +1,4 @@
-"""Pages that need nothing but themselves: style, script and data are inside, and nothing else may load or run."""
+"""Self-contained pages: style, script and data are inside, and nothing else can load or run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SCRIPTS = ("explorer.js", "page.js")
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a page, all of whose values are escaped."""
-    return str(_environment().get_template(template).render(**values, **_inlined()))
+    """Return a page with all values escaped."""
+    return str(_environment().get_template(template).render(**values, **_inline_values()))
 
 
 def check_page(path: Path) -> None:
-    """Refuse, before any work is done, a file that no page can be written to."""
+    """Raise `InputError` if a page cannot be written to this file."""
     if path.suffix.lower() not in {".html", ".htm"}:
         raise InputError(f"{path}: a page is written as .html; change the file's ending")
     _environment()
@@ -29,7 +29,7 @@ def _environment() -> Any:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
-        raise MissingExtraError("making a page", "plots") from None
+        raise MissingExtraError("writing a page", "plots") from None
     return Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -39,8 +39,8 @@ def _environment() -> Any:
     )
 
 
-def _inlined() -> dict[str, str]:
-    """Return style sheet and script, and the script's hash by which the page allows it and no other."""
+def _inline_values() -> dict[str, str]:
+    """Return style sheet and script, and the hash of the script, so that the page allows no other script."""
     script = "\n".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return {"style": (_TEMPLATES / "page.css").read_text(encoding="utf-8"), "script": script, "digest": digest}

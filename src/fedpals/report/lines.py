@@ -1,4 +1,4 @@
-"""Lines with bands over seeds, and bars that compare methods."""
+"""Line plots with bands over seeds, and bar plots that compare methods."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fedpals.labels import Vector
 from fedpals.report.figures import new_figure
 from fedpals.report.looks import BLUE, GREY, ORANGE, Look, looks
 from fedpals.report.table import Spread, summarise
-from fedpals.shift.evaluation import Evaluation
+from fedpals.shift.evaluation import Correction, SelectedBy
 from fedpals.simulation.record import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SLANTED = 36
-"""Names of more letters together do not fit side by side."""
+_MAX_LETTERS = 36
+"""Number of letters of all tick labels above which they are rotated."""
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A line and its band: mean and standard deviation at every ``x``."""
+    """A line and its band: mean and standard deviation at each ``x``."""
 
     look: Look
     x: Vector
@@ -35,12 +35,12 @@ class Series:
 
     @classmethod
     def of(cls, look: Look, x: npt.ArrayLike, spreads: Sequence[Spread]) -> Series:
-        """Make one of a spread per ``x``."""
+        """Build a series from one spread per ``x``."""
         return cls(look, np.asarray(x), np.array([s.mean for s in spreads]), np.array([s.std for s in spreads]))
 
     @classmethod
     def of_rounds(cls, look: Look, lines: Sequence[Sequence[float]]) -> Series:
-        """Make one of runs with a value per round, as far as all of them go."""
+        """Build a series from runs with a value per round, up to the last round of the shortest run."""
         rounds = min(map(len, lines))
         spreads = [Spread.of(line[i] for line in lines) for i in range(rounds)]
         return cls.of(look, np.arange(1, rounds + 1), spreads)
@@ -48,7 +48,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Compared:
-    """A method's bars: as trained, with the prior correction, and what the paper reports."""
+    """Bars of a method: as trained, with the prior correction, and the paper's value."""
 
     title: str
     raw: Spread
@@ -57,7 +57,7 @@ class Compared:
 
 
 def draw_series(ax: Axes, series: Sequence[Series], labels: Sequence[str] = (), scale: float = 100) -> None:
-    """Draw lines, each with a band of one standard deviation; in % unless ``scale`` says otherwise."""
+    """Draw lines, each with a band of one standard deviation, multiplied by ``scale``; in % unless given."""
     for i, s in enumerate(series):
         mean, std, name = scale * s.mean, scale * s.std, f"method-{s.look.number}"
         ax.plot(
@@ -75,11 +75,11 @@ def draw_series(ax: Axes, series: Sequence[Series], labels: Sequence[str] = (), 
         band.set_gid(f"{name}-band")
     ax.grid(visible=True, color=GREY, alpha=0.2, linewidth=0.6)
     low, high = ax.get_ylim()
-    ax.set_ylim(max(low, 0), min(high, 1.01 * scale) if scale == 100 else high)  # where bands leave what can be
+    ax.set_ylim(max(low, 0), min(high, 1.01 * scale) if scale == 100 else high)  # bands may go beyond possible values
 
 
 def draw_compared(ax: Axes, rows: Sequence[Compared], metric: str = "accuracy") -> None:
-    """Draw two bars a method, with errors of one standard deviation, and the paper's value as a diamond."""
+    """Draw two bars per method, with error bars of one standard deviation, and the paper's value as a diamond."""
     places = np.arange(len(rows))
     height = 0.38
     for shift, colour, label, spreads in (
@@ -88,29 +88,31 @@ def draw_compared(ax: Axes, rows: Sequence[Compared], metric: str = "accuracy") 
     ):
         means, errors = [100 * s.mean for s in spreads], [100 * s.std for s in spreads]
         ax.barh(places + shift, means, height, xerr=errors, color=colour, label=label, error_kw={"ecolor": GREY})
-    told = [(place - height / 2, row.reported) for place, row in zip(places, rows, strict=True) if row.reported]
-    if told:
-        at, means = [place for place, _ in told], [100 * spread.mean for _, spread in told]
-        ax.plot(means, at, "D", markersize=5, markerfacecolor="white", markeredgecolor="#111111", label="in the paper")
+    reported = [(place - height / 2, row.reported) for place, row in zip(places, rows, strict=True) if row.reported]
+    if reported:
+        y, means = [place for place, _ in reported], [100 * spread.mean for _, spread in reported]
+        ax.plot(means, y, "D", markersize=5, markerfacecolor="white", markeredgecolor="#111111", label="in the paper")
     ax.set_yticks(places, [row.title for row in rows])
     ax.invert_yaxis()
     ax.set_xlim(0, 100)
     ax.set_xlabel(f"target {metric} (%), mean ± std over seeds")
     from matplotlib.transforms import ScaledTranslation
 
-    below = ax.transAxes + ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)  # the axis' own label, in inches
+    below = ax.transAxes + ScaledTranslation(
+        0, -0.5, ax.figure.dpi_scale_trans
+    )  # below the label of the axis, in inches
     place = {"loc": "upper center", "bbox_to_anchor": (0.4, 0), "bbox_transform": below}
     ax.legend(frameon=False, fontsize="small", ncols=2, **place)
 
 
 def draw_labels(ax: Axes, labels: Sequence[str], shares: Sequence[tuple[Look, Sequence[float | None]]]) -> None:
-    """Draw a group of bars per label, a bar per method; nothing where the target does not have the label."""
+    """Draw a group of bars per label, one bar per method; no bar if the target does not have the label."""
     places = np.arange(len(labels))
     width = 0.84 / max(1, len(shares))
     for i, (look, values) in enumerate(shares):
         heights = [np.nan if value is None else 100 * value for value in values]
-        at = places + (i - (len(shares) - 1) / 2) * width
-        for k, bar in enumerate(ax.bar(at, heights, 0.92 * width, color=look.colour)):
+        x = places + (i - (len(shares) - 1) / 2) * width
+        for k, bar in enumerate(ax.bar(x, heights, 0.92 * width, color=look.colour)):
             bar.set_gid(f"method-{look.number}-{k}")
     name_places(ax, places, labels)
     ax.set_ylim(0, 100)
@@ -118,9 +120,9 @@ def draw_labels(ax: Axes, labels: Sequence[str], shares: Sequence[tuple[Look, Se
 
 
 def name_places(ax: Axes, places: npt.ArrayLike, names: Sequence[str]) -> None:
-    """Write names below their places on the horizontal axis, slanted where they are long."""
+    """Write names below their positions on the horizontal axis, rotated if they are long."""
     ax.set_xticks(places, names)
-    if sum(map(len, names)) > _SLANTED:
+    if sum(map(len, names)) > _MAX_LETTERS:
         ax.tick_params(axis="x", labelrotation=40)
         for label in ax.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
@@ -131,14 +133,13 @@ def comparison_figure(records: Sequence[Record]) -> Figure:
     figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     _curves(left, records)
+    summaries = summarise(records)
     draw_compared(
         right,
-        [
-            Compared(row.title, row.accuracy[Evaluation.RAW], row.accuracy[Evaluation.PRIOR])
-            for row in summarise(records)
-        ],
+        [Compared(row.title, row.accuracy[Correction.RAW], row.accuracy[Correction.PRIOR]) for row in summaries],
     )
-    right.set_title("round selected on validation")
+    estimate = all(row.selected_by is SelectedBy.ESTIMATE for row in summaries)
+    right.set_title("round selected by the clients' estimate" if estimate else "round selected on validation")
     return figure
 
 
@@ -146,12 +147,12 @@ def _curves(ax: Axes, records: Sequence[Record]) -> None:
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.run.method.full_title, []).append(record)
-    known = looks((title, {"method": members[0].run.method.name}) for title, members in groups.items())
+    method_looks = looks((title, {"method": members[0].run.method.name}) for title, members in groups.items())
     lines = {
         title: [[line.raw.test.accuracy for line in record.lines() if line.raw.test] for record in members]
         for title, members in groups.items()
     }
-    draw_series(ax, [Series.of_rounds(known[title], runs) for title, runs in lines.items()], list(lines))
+    draw_series(ax, [Series.of_rounds(method_looks[title], runs) for title, runs in lines.items()], list(lines))
     ax.set_xlabel("round")
     ax.set_ylabel("target accuracy (%)")
     ax.set_ylim(0, 100)

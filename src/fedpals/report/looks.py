@@ -1,4 +1,4 @@
-"""How a method looks, the same in every figure: a colour for its kind, a line style and a marker of its own."""
+"""Look of a method, the same in every figure: the colour of its kind, and its own line style and marker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CSS = {
     SKY: "var(--sky)",
     BLACK: "currentColor",
 }
-"""What the page's style sheet calls them: they are lighter where the page is dark."""
+"""Names of the colours in the page's style sheet, where they are lighter on a dark page."""
 _COLOURS = {
     "fedpals": BLUE,
     "fedavg": ORANGE,
@@ -31,16 +31,16 @@ _COLOURS = {
     "fedrs": SKY,
     "oracle": GREY,
 }
-"""By method of a run; black for any other, such as combinations."""
+"""Colour by method of a run; black for any other, such as combinations."""
 _STYLES = {"-": "none", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
-"""Line styles, and their dashes where the page draws them itself."""
+"""Line styles, and their dashes in the legend of the page."""
 _MARKERS = dict(zip("os^vDPX*<>hp", "●■▲▼◆✚✖★◀▶⬢⬟", strict=True))
-"""Markers, and the characters that are them on the page."""
+"""Markers, and their characters on the page."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, line style and marker; ``number`` is the method's place in its experiment."""
+    """Colour, line style and marker; ``number`` is the method's index in its experiment."""
 
     number: int
     colour: str
@@ -49,34 +49,34 @@ class Look:
 
     @property
     def css(self) -> str:
-        """The colour's name on the page."""
+        """Name of the colour on the page."""
         return CSS[self.colour]
 
     @property
     def dashes(self) -> str:
-        """The line style on the page."""
+        """Dashes of the line on the page."""
         return _STYLES[self.style]
 
     @property
     def sign(self) -> str:
-        """The marker on the page."""
+        """Character of the marker on the page."""
         return _MARKERS[self.marker]
 
 
 def looks(methods: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Look]:
-    """Return a look per name, from names and the keys of their runs.
+    """Return a look per name, from the names and the keys of their runs.
 
-    Methods of one kind share the colour and differ in line style: FedPALS at several ESS, for instance.
+    Methods of one kind, for instance FedPALS at several ESS, have the same colour and different line styles.
 
     >>> some = looks([("a", {"method": "fedpals"}), ("b", {"method": "fedpals"}), ("c", {"method": "fedavg"})])
     >>> [(look.colour, look.style, look.marker) for look in some.values()]
     [('#0072B2', '-', 'o'), ('#0072B2', '--', 's'), ('#E69F00', '-', '^')]
     """
-    seen: Counter[str] = Counter()
-    found = {}
+    uses: Counter[str] = Counter()
+    result = {}
     for number, (name, keys) in enumerate(methods):
         colour = _COLOURS.get(str(keys.get("method")), BLACK)
-        style = list(_STYLES)[seen[colour] % len(_STYLES)]
-        seen[colour] += 1
-        found[name] = Look(number, colour, style, list(_MARKERS)[number % len(_MARKERS)])
-    return found
+        style = list(_STYLES)[uses[colour] % len(_STYLES)]
+        uses[colour] += 1
+        result[name] = Look(number, colour, style, list(_MARKERS)[number % len(_MARKERS)])
+    return result

@@ -1,4 +1,4 @@
-"""Numbers behind a table or a figure, as CSV for programs and as LaTeX for papers."""
+"""The numbers of a table or a figure, as CSV for programs and as LaTeX for papers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """A value, how it stands out, and what else is known about it."""
+    """A value, its highlighting, and a note on it."""
 
     value: Value
     mark: Mark = ""
@@ -50,19 +50,19 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The value as a reader sees it."""
+        """The value as text on the page."""
         if self.value is None:
             return ""
         return f"{self.value:.4g}" if isinstance(self.value, float) else str(self.value)
 
     @property
     def number(self) -> bool:
-        """Whether it is one."""
+        """Whether the value is a number."""
         return isinstance(self.value, Spread | float | int)
 
     @property
     def latex(self) -> str:
-        """The value in LaTeX, the best in bold and what is near it underlined."""
+        """The value in LaTeX: the best in bold, values near it underlined."""
         if not isinstance(self.value, Spread):
             return self.text.translate(_LATEX)
         body = str(self.value).replace("±", r"\pm")
@@ -80,38 +80,38 @@ class Sheet:
 
     @classmethod
     def of(cls, columns: Sequence[str], rows: Sequence[Sequence[Value | Cell]]) -> Sheet:
-        """Wrap plain values into cells."""
+        """Build a sheet; plain values become cells."""
         return cls(tuple(columns), tuple(tuple(_cell(value) for value in row) for row in rows))
 
     @property
     def groups(self) -> list[list[tuple[Cell, ...]]]:
-        """Rows that begin alike, together: their name needs to be written only once."""
+        """Consecutive rows with the same first cell, which needs to be written only once."""
         return [list(rows) for _, rows in groupby(self.rows, key=lambda row: row[0].text)]
 
     def csv(self) -> str:
-        """Comma-separated values; mean and standard deviation, in %, in columns of their own.
+        """Return comma-separated values; mean and standard deviation, in %, are in separate columns.
 
         >>> print(Sheet.of(["row", "FedPALS"], [["C = 3", Spread(0.9, 0.01, 8)]]).csv(), end="")
         row,FedPALS mean %,FedPALS std %,FedPALS seeds
         C = 3,90,1,8
         """
-        wide = [any(isinstance(row[i].value, Spread) for row in self.rows) for i in range(len(self.columns))]
+        spreads = [any(isinstance(row[i].value, Spread) for row in self.rows) for i in range(len(self.columns))]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         header = [
-            [f"{name} {part}" for part in ("mean %", "std %", "seeds")] if w else [name]
-            for name, w in zip(self.columns, wide, strict=True)
+            [f"{name} {part}" for part in ("mean %", "std %", "seeds")] if is_spread else [name]
+            for name, is_spread in zip(self.columns, spreads, strict=True)
         ]
         writer.writerow(chain.from_iterable(header))
         for row in self.rows:
-            cells = [_plain(cell.value, wide=w) for cell, w in zip(row, wide, strict=True)]
+            cells = [_csv_cells(cell.value, is_spread=is_spread) for cell, is_spread in zip(row, spreads, strict=True)]
             writer.writerow(chain.from_iterable(cells))
         return text.getvalue()
 
     def latex(self, comment: str = "") -> str:
-        r"""Return a ``tabular`` for ``\input``; the paper that takes it needs the package booktabs."""
-        first = [i for i, name in enumerate(self.columns) if all(not row[i].number for row in self.rows)]
-        alignment = "".join("l" if i in first else "r" for i in range(len(self.columns)))
+        r"""Return a ``tabular`` for ``\input``; it needs the package booktabs."""
+        text_columns = [i for i in range(len(self.columns)) if all(not row[i].number for row in self.rows)]
+        alignment = "".join("l" if i in text_columns else "r" for i in range(len(self.columns)))
         lines = [f"% {line}" for line in comment.splitlines()]
         lines += [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
         lines += [" & ".join(name.translate(_LATEX) for name in self.columns) + r" \\", r"\midrule"]
@@ -125,8 +125,8 @@ def _cell(value: Value | Cell) -> Cell:
     return value if isinstance(value, Cell) else Cell(value)
 
 
-def _plain(value: Value, *, wide: bool) -> list[str]:
+def _csv_cells(value: Value, *, is_spread: bool) -> list[str]:
     if isinstance(value, Spread):
         return [f"{100 * value.mean:.6g}", f"{100 * value.std:.6g}", str(value.seeds or "")]
     text = "" if value is None else f"{value:.8g}" if isinstance(value, float) else str(value)
-    return [text, "", ""] if wide else [text]
+    return [text, "", ""] if is_spread else [text]

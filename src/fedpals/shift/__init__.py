@@ -1,10 +1,10 @@
-"""What the server can learn about the target, and about label shift, from what clients held out.
+"""Inference about the target and about label shift, from samples that clients held out.
 
-Clients report tallies of a model's losses and predictions by label (`Tally`). From them follow the
-target risk without a target sample (`target_loss`, `target_accuracy`, `best`), a test of label shift
-itself (`homogeneity`), and T where only unlabelled target inputs exist (`bbse`, `em`). From sums of features
-by label (`FeatureSums`) follows a last layer for the target (`gaussian_head`), which is best used together with the
-network's own (`recommended`).
+Clients report tallies of a model's losses and predictions by label (`Tally`). They give the target risk
+without a target sample (`target_loss`, `target_accuracy`, `best`), a test of label shift itself
+(`homogeneity`), and an estimate of T from unlabelled target inputs (`bbse`, `em`). Sums of features by label
+(`FeatureSums`) give a last layer for the target (`gaussian_head`), which works best together with the
+network's own layer (`recommended`).
 """
 
 from fedpals.shift.estimate import TargetEstimate, bbse, em

@@ -1,20 +1,20 @@
-"""T where it is unknown, but unlabelled inputs of the target exist.
+"""Estimates of an unknown T from unlabelled inputs of the target.
 
-**BBSE** (Lipton et al. 2018) needs predictions only. Under label shift the target's predictions mix
-the rows of the confusion matrix A[y, ŷ] = P(ŷ | y), and T are the weights of the mix:
+**BBSE** (Lipton et al. 2018) needs only predictions. Under label shift the target's predictions mix
+the rows of the confusion matrix A[y, ŷ] = P(ŷ | y), and T is the vector of weights of the mix:
 
     μ(ŷ) = Σ_y T(y) A[y, ŷ],        T̂ = argmin over the simplex ‖μ̂ − Σ_y T(y) Â_y‖²
 
-which is FedPALS's own problem at λ = 0, with labels for clients and predictions for labels. It asks
-nothing of the model but that it tells labels apart.
+which is FedPALS's own problem at λ = 0, with labels in place of clients and predictions in place of labels.
+The model only has to distinguish the labels.
 
 **EM** (Saerens et al. 2002) needs probabilities p(y|x), calibrated for the label mix π that the model
-was trained on. It maximises the likelihood Σ_x log Σ_y p(y|x) T(y)/π(y), which uses more of what
-the model knows; where probabilities are not calibrated it is biased, and its intervals do not know.
+was trained on. It maximises the likelihood Σ_x log Σ_y p(y|x) T(y)/π(y), which uses more of the model's
+information. If the probabilities are not calibrated, it is biased, and its intervals do not show it.
 
-No interval is drawn at random. Those of BBSE are by the delta method, normal around the estimate
-without T ≥ 0, and cover the noise of both samples, held-out and target. Those of EM are by the Fisher
-information, and cover the target's noise alone.
+The intervals need no random numbers. Those of BBSE use the delta method: they are normal around the estimate
+without the constraint T ≥ 0, and cover the noise of both samples, held-out and target. Those of EM use the
+Fisher information, and cover only the noise of the target sample.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from fedpals.labels import LabelCounts, Vector, as_target
 from fedpals.shift.tally import Tally
 from fedpals.weights import coverage
 
-_CLEAR = 2.0
-"""Standard errors that a confusion matrix must be away from a singular one."""
-_NEGLIGIBLE = 1e-4
-"""EM ends when the log-likelihood of all samples is proven to be so close to its maximum."""
+_MIN_STANDARD_ERRORS = 2.0
+"""Smallest singular value of a usable confusion matrix, in standard errors."""
+_LIKELIHOOD_TOLERANCE = 1e-4
+"""Proven gap between the log-likelihood of all samples and its maximum at which EM ends."""
 _MAX_STEPS = 100_000
-_ABSENT = 0.5
-"""A label of which fewer samples are expected is not there."""
-_SINGULAR = 1e-10
-"""Relative size of an information that is none."""
+_MIN_EXPECTED_SAMPLES = 0.5
+"""Expected number of samples below which a label counts as absent."""
+_SINGULAR_VALUE = 1e-10
+"""Singular value, or eigenvalue of the relative information, that counts as 0."""
 
 
 class NotConvergedError(FedpalsError, ArithmeticError):
-    """The likelihood was not maximised in the steps that were allowed."""
+    """The likelihood was not maximised within the largest number of steps."""
 
 
 @dataclass(frozen=True, eq=False)
 class TargetEstimate:
-    """T as estimated, with a confidence interval for each label."""
+    """An estimate of T, with a confidence interval for each label."""
 
     target: Vector
     """T̂, K probabilities."""
@@ -57,7 +57,7 @@ class TargetEstimate:
     level: float
     """Probability with which each interval covers T(y)."""
     unseen: tuple[int, ...]
-    """Labels that nothing is known about, estimated as 0: nobody held them out, or π(y) = 0."""
+    """Labels without information, estimated as 0: nobody held them out, or π(y) = 0."""
 
 
 def bbse(
@@ -68,40 +68,40 @@ def bbse(
     Parameters
     ----------
     tally
-        Of all clients together (`pooled`), on samples that the model was not trained on.
+        Tally of all clients together (`pooled`), on samples that the model was not trained on.
     predicted
-        (K,) how often the same model predicts each label on the target's inputs.
+        (K,) number of the target's inputs for which the same model predicts each label.
     level
-        Of the confidence intervals.
+        Level of the confidence intervals.
     labels
-        Names for errors; their numbers by default.
+        Names of the labels in error messages; their numbers unless given.
 
     Raises
     ------
     InputError
-        Where the confusion matrix is singular, or so close that its samples do not tell: some
-        labels cannot be told apart, and are named.
+        If the confusion matrix is singular, or too close to singular for its number of samples; names
+        the labels that cannot be distinguished.
 
     >>> tally = Tally(np.zeros(2), np.zeros(2), np.array([[80, 20], [10, 90]]))
     >>> bbse(tally, [310, 690]).target.round(3).tolist()
     [0.3, 0.7]
     """
-    z = _normal(level)
-    held = LabelCounts.of(tally.confusion)
-    told = LabelCounts.of(np.asarray(predicted)[None])
-    mu, m = as_target(np.asarray(told.marginals)[0], held), told.total
-    seen = np.flatnonzero(held.sizes)
-    A, n = np.asarray(held.marginals)[seen], held.sizes[seen]
-    # For variances half a sample of a label must not look like certainty: one sample is spread over all labels.
-    spread = (A * n[:, None] + 1.0 / mu.size) / (n[:, None] + 1.0)
-    _check_told_apart(A, spread, n, _names(labels, seen))
-    T = coverage(held, mu).alpha[seen]
+    z = _normal_quantile(level)
+    confusion = LabelCounts.of(tally.confusion)
+    predictions = LabelCounts.of(np.asarray(predicted)[None])
+    mu, m = as_target(np.asarray(predictions.marginals)[0], confusion), predictions.total
+    seen = np.flatnonzero(confusion.sizes)
+    A, n = np.asarray(confusion.marginals)[seen], confusion.sizes[seen]
+    # One sample spread over all labels is added for the variances, so that few samples of a label do not look certain.
+    smoothed = (A * n[:, None] + 1.0 / mu.size) / (n[:, None] + 1.0)
+    _check_distinguishable(A, smoothed, n, _label_names(labels, seen))
+    T = coverage(confusion, mu).alpha[seen]
     inverse = np.linalg.pinv(A.T)
     share = np.square(T) / n
-    noise = _multinomial(mu) / m + np.diag(share @ spread) - spread.T @ (share[:, None] * spread)
+    noise = _multinomial_covariance(mu) / m + np.diag(share @ smoothed) - smoothed.T @ (share[:, None] * smoothed)
     centre = inverse @ mu
-    half = z * np.sqrt(np.maximum(np.diag(inverse @ noise @ inverse.T), 0.0))
-    return _spread_over_all(T, centre - half, centre + half, seen, mu.size, level)
+    half_width = z * np.sqrt(np.maximum(np.diag(inverse @ noise @ inverse.T), 0.0))
+    return _estimate_all_labels(T, centre - half_width, centre + half_width, seen, mu.size, level)
 
 
 def em(
@@ -114,96 +114,100 @@ def em(
     """Estimate T by maximum likelihood, from probabilities.
 
     One step is T(y) ← mean over x of p(y|x)·w_y/Σ_k p(k|x)·w_k with w = T/π: the new T is the average of
-    the posterior under the old. With g_y = step/T the log-likelihood of m samples is at most
-    m·(max g − 1) from its maximum, because it is concave; that ends the iteration.
+    the posterior under the old T. With g_y = (new T)/(old T), the log-likelihood of m samples is at most
+    m·(max g − 1) below its maximum, because it is concave. The iteration ends when this bound is small.
 
     Parameters
     ----------
     probabilities
-        (m, K) p(y|x) of the target's inputs; rows sum to 1.
+        (m, K) p(y|x) for the target's inputs; rows sum to 1.
     prior
         π, the label mix that the probabilities are calibrated for, such as p_α = Σ α_i S_i.
     level
-        Of the confidence intervals.
+        Level of the confidence intervals.
     labels
-        Names for errors; their numbers by default.
+        Names of the labels in error messages; their numbers unless given.
 
     >>> x = np.repeat([[0.8, 0.2], [0.2, 0.8]], [60, 40], axis=0)
     >>> em(x, [0.5, 0.5]).target.round(3).tolist()
     [0.667, 0.333]
     """
-    z = _normal(level)
+    z = _normal_quantile(level)
     P = np.asarray(probabilities, dtype=np.float64)
     if P.ndim != 2 or P.size == 0:
-        raise InputError(f"probabilities have shape {P.shape}; they must be m×K, a row for each target input")
+        raise InputError(f"probabilities have shape {P.shape}; they must be m×K, one row per target input")
     if not (P.min() >= 0 and np.abs(P.sum(axis=1) - 1.0).max() <= 1e-3):
-        at = int(np.argmax(~((P >= 0).all(axis=1) & (np.abs(P.sum(axis=1) - 1.0) <= 1e-3))))
-        raise InputError(f"probabilities: row {at} sums to {P[at].sum():g}; each row must be probabilities, a softmax")
+        row = int(np.argmax(~((P >= 0).all(axis=1) & (np.abs(P.sum(axis=1) - 1.0) <= 1e-3))))
+        raise InputError(
+            f"probabilities: row {row} sums to {P[row].sum():g}; each row must be probabilities, such as a softmax"
+        )
     K = P.shape[1]
     pi = as_target(prior, LabelCounts.of(np.ones((1, K))))
     seen = np.flatnonzero(pi)
     ratios = P[:, seen] / pi[seen]
     if not ratios.any(axis=1).all():
-        at = int(np.argmin(ratios.any(axis=1)))
+        row = int(np.argmin(ratios.any(axis=1)))
         raise InputError(
-            f"probabilities: row {at} allows only for labels whose prior is 0; prior must not rule them out"
+            f"probabilities: row {row} allows only for labels whose prior is 0; prior must be > 0 for labels that occur"
         )
-    T = _maximise(ratios, pi[seen])
-    lower, upper = _likelihood_intervals(ratios / (ratios @ T)[:, None], T, z, _names(labels, seen))
-    return _spread_over_all(T, lower, upper, seen, K, level)
+    T = _maximise_likelihood(ratios, pi[seen])
+    lower, upper = _likelihood_intervals(ratios / (ratios @ T)[:, None], T, z, _label_names(labels, seen))
+    return _estimate_all_labels(T, lower, upper, seen, K, level)
 
 
-def _maximise(ratios: Vector, start: Vector) -> Vector:
+def _maximise_likelihood(ratios: Vector, start: Vector) -> Vector:
     m = len(ratios)
     T = start
     for _ in range(_MAX_STEPS):
         growth = (1.0 / (ratios @ T)) @ ratios / m
         T = T * growth
-        if m * (growth.max() - 1.0) <= _NEGLIGIBLE:
+        if m * (growth.max() - 1.0) <= _LIKELIHOOD_TOLERANCE:
             return np.asarray(T / T.sum())
     raise NotConvergedError(
-        f"the likelihood of T did not reach its maximum in {_MAX_STEPS:,} steps; some labels can hardly be told apart: "
-        "use bbse, or merge them"
+        f"the likelihood of T did not reach its maximum in {_MAX_STEPS:,} steps; some labels can hardly be "
+        "distinguished: use bbse, or merge them"
     )
 
 
-def _multinomial(p: Vector) -> Vector:
-    """Covariance of one draw."""
+def _multinomial_covariance(p: Vector) -> Vector:
+    """Return the covariance of one draw from a multinomial distribution."""
     return np.asarray(np.diag(p) - np.outer(p, p))
 
 
 def _likelihood_intervals(W: Vector, T: Vector, z: float, names: Sequence[str]) -> tuple[Vector, Vector]:
-    """Intervals of the maximum T of mean_x log Σ_y T_y r_xy, with W_xy = r_xy/Σ_k T_k r_xk, (m, K).
+    """Return intervals of the maximum T of mean_x log Σ_y T_y r_xy, with W_xy = r_xy/Σ_k T_k r_xk, (m, K).
 
-    Without ΣT = 1, the information of m samples on the labels that occur is mH, H = WᵀW/m; the
-    constraint takes T·Tᵀ/m off its inverse, as it does for Poisson and multinomial counts. Labels at
-    T = 0 have a slope −a, a = 1 − mean W_y, and, over the best choice of the others, a curvature b (Schur
-    complement). Their bound is where the log-likelihood has fallen by z²/2: m(aδ + bδ²/2) = z²/2.
+    Without ΣT = 1, the information of m samples about the labels that occur is mH, H = WᵀW/m. The
+    constraint subtracts T·Tᵀ/m from its inverse, as it does for Poisson and multinomial counts. Labels at
+    T = 0 have a slope −a, a = 1 − mean W_y, and, with the other labels optimised, a curvature b (Schur
+    complement). Their upper bound is where the log-likelihood has fallen by z²/2: m(aδ + bδ²/2) = z²/2.
     """
     m = len(W)
     H = W.T @ W / m
-    occurs = T * m >= _ABSENT
-    inside, outside = np.flatnonzero(occurs), np.flatnonzero(~occurs)
-    root = np.sqrt(T[inside])
-    values, vectors = np.linalg.eigh(root[:, None] * H[np.ix_(inside, inside)] * root)
-    if values[0] <= _SINGULAR:
-        raise InputError(_not_apart([names[i] for i in inside.tolist()], root * vectors[:, 0], "these probabilities"))
+    is_present = T * m >= _MIN_EXPECTED_SAMPLES
+    present, absent = np.flatnonzero(is_present), np.flatnonzero(~is_present)
+    root = np.sqrt(T[present])
+    values, vectors = np.linalg.eigh(root[:, None] * H[np.ix_(present, present)] * root)
+    if values[0] <= _SINGULAR_VALUE:
+        raise InputError(
+            _indistinguishable([names[i] for i in present.tolist()], root * vectors[:, 0], "these probabilities")
+        )
     inverse = root[:, None] * (vectors / values) @ vectors.T * root
-    half = np.zeros_like(T)
-    half[inside] = z * np.sqrt(np.maximum(np.diag(inverse) - np.square(T[inside]), 0.0) / m)
-    cross = H[np.ix_(outside, inside)]
-    a = np.maximum(1.0 - W[:, outside].mean(axis=0), 0.0)
-    b = np.maximum(np.diag(H)[outside] - np.sum(cross @ inverse * cross, axis=1), 0.0)
+    half_width = np.zeros_like(T)
+    half_width[present] = z * np.sqrt(np.maximum(np.diag(inverse) - np.square(T[present]), 0.0) / m)
+    cross = H[np.ix_(absent, present)]
+    a = np.maximum(1.0 - W[:, absent].mean(axis=0), 0.0)
+    b = np.maximum(np.diag(H)[absent] - np.sum(cross @ inverse * cross, axis=1), 0.0)
     drop = z * z / m
     with np.errstate(divide="ignore"):
-        half[outside] = drop / (a + np.sqrt(np.square(a) + b * drop))
-    return T - half, T + half
+        half_width[absent] = drop / (a + np.sqrt(np.square(a) + b * drop))
+    return T - half_width, T + half_width
 
 
-def _spread_over_all(
+def _estimate_all_labels(
     T: Vector, lower: Vector, upper: Vector, seen: npt.NDArray[np.intp], labels: int, level: float
 ) -> TargetEstimate:
-    """Put what is known of the seen labels among all K, and intervals into [0, 1] and around their estimates."""
+    """Extend the estimate from the seen labels to all K; clip intervals to [0, 1], but keep the estimate inside."""
     estimate = TargetEstimate(
         target=np.zeros(labels),
         lower=np.zeros(labels),
@@ -217,33 +221,33 @@ def _spread_over_all(
     return estimate
 
 
-def _normal(level: float) -> float:
-    """Quantile of the normal distribution for intervals of this level."""
+def _normal_quantile(level: float) -> float:
+    """Return the quantile of the normal distribution for intervals of this level."""
     if not 0 < level < 1:
         raise InputError(f"level is {level}; it must be between 0 and 1, for instance 0.95")
     return float(norm.ppf(0.5 + level / 2))
 
 
-def _check_told_apart(A: Vector, spread: Vector, n: Vector, names: Sequence[str]) -> None:
-    """Refuse a matrix whose smallest singular value σ, with u·A = σv, is not clearly above its own noise.
+def _check_distinguishable(A: Vector, smoothed: Vector, n: Vector, names: Sequence[str]) -> None:
+    """Raise an error if the smallest singular value σ of A, with u·A = σv, is not clearly above its noise.
 
     Var(u·Â) sums to Σ_y u_y² (1 − ‖A_y‖²)/n_y.
     """
     directions, values, _ = np.linalg.svd(A, full_matrices=False)
     u, smallest = directions[:, -1], values[-1]
-    noise = float(np.sqrt(np.square(u) @ ((1.0 - np.square(spread).sum(axis=1)) / n)))
-    if smallest <= max(_CLEAR * noise, _SINGULAR):
-        raise InputError(_not_apart(names, u, "these predictions"))
+    noise = float(np.sqrt(np.square(u) @ ((1.0 - np.square(smoothed).sum(axis=1)) / n)))
+    if smallest <= max(_MIN_STANDARD_ERRORS * noise, _SINGULAR_VALUE):
+        raise InputError(_indistinguishable(names, u, "these predictions"))
 
 
-def _not_apart(names: Sequence[str], direction: Vector, what: str) -> str:
+def _indistinguishable(names: Sequence[str], direction: Vector, what: str) -> str:
     sizes = np.abs(direction)
-    mixed = [name for name, size in zip(names, sizes, strict=True) if size >= 0.3 * sizes.max()]
+    confused = [name for name, size in zip(names, sizes, strict=True) if size >= 0.3 * sizes.max()]
     return (
-        f"{what} do not tell the labels {', '.join(mixed)} apart, so T cannot be estimated; "
+        f"{what} do not distinguish the labels {', '.join(confused)}, so T cannot be estimated; "
         "train the model further, hold out more samples, or merge these labels"
     )
 
 
-def _names(labels: Sequence[str] | None, seen: npt.NDArray[np.intp]) -> list[str]:
+def _label_names(labels: Sequence[str] | None, seen: npt.NDArray[np.intp]) -> list[str]:
     return [str(y) if labels is None else repr(labels[y]) for y in seen.tolist()]

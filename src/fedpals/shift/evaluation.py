@@ -1,4 +1,4 @@
-"""The ways in which a trained model is used in the target, and in which its round is selected: one enumeration."""
+"""Evaluations: the ways to use a trained model in the target, and to select its round."""
 
 from __future__ import annotations
 
@@ -6,33 +6,36 @@ from enum import StrEnum
 
 
 class Correction(StrEnum):
-    """How a model is used in the target."""
+    """Ways to use a trained model in the target."""
 
     RAW = "raw"
-    """As trained."""
+    """The model as trained."""
     PRIOR = "prior"
     """With the target prior correction."""
     CALIBRATED = "calibrated"
     """With a temperature and a bias per label, fitted to samples that clients held out."""
     GAUSSIAN = "gaussian"
-    """With a Gaussian head in the place of its last layer."""
+    """With a Gaussian head instead of its last layer."""
     RECOMMENDED = "recommended"
     """With its own last layer and the Gaussian head, both calibrated and joined."""
 
 
 class SelectedBy(StrEnum):
-    """What selects the round whose model is kept."""
+    """Criteria for the round whose model is selected."""
 
     VALIDATION = "validation"
     """Accuracy on validation data of the target."""
     ESTIMATE = "estimate"
-    """Target accuracy as estimated from samples that clients held out: no target sample."""
+    """Target accuracy estimated from samples that clients held out; needs no target sample."""
     POOLED = "pooled"
     """Plain accuracy on all samples that clients held out."""
 
 
 class Evaluation(StrEnum):
-    """A correction and how its round was selected, as records name it; the last two belong to the last round."""
+    """A correction and how its round was selected, named as in records.
+
+    The Gaussian head and the recommended layer are those of the last round.
+    """
 
     RAW = "raw"
     RAW_BY_ESTIMATE = "raw/estimate"
@@ -50,7 +53,7 @@ class Evaluation(StrEnum):
 
     @classmethod
     def of(cls, correction: Correction, selected_by: SelectedBy) -> Evaluation:
-        """Return the evaluation of a correction at the round that a rule selects.
+        """Return the evaluation of a correction at the round that a criterion selects.
 
         >>> Evaluation.of(Correction.PRIOR, SelectedBy.ESTIMATE).value
         'prior/estimate'
@@ -59,10 +62,10 @@ class Evaluation(StrEnum):
 
     @property
     def correction(self) -> Correction:
-        """How the model is used."""
+        """Correction with which the model is used."""
         return Correction(self.partition("/")[0])
 
     @property
     def selected_by(self) -> SelectedBy:
-        """What selected the round; what is scored without a suffix is scored on validation data."""
+        """Criterion that selected the round; validation data if the name has no suffix."""
         return SelectedBy(self.partition("/")[2] or SelectedBy.VALIDATION)

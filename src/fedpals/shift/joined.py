@@ -1,13 +1,13 @@
-"""What we recommend to use a trained network with: its own last layer and the Gaussian head, joined.
+"""The recommended last layer of a trained network: its own layer and the Gaussian head, joined.
 
-Both are linear in the same features φ ∈ ℝᵈ and know different things: the network's layer was trained to tell labels
-apart but by clients who saw few of them together; the Gaussian head knows all labels together but takes their features
-for Gaussian, and label shift at its word. Each is calibrated for the target on samples that clients held out
-(`calibration`), and the geometric mean of their probabilities is taken,
+Both are linear in the same features φ ∈ ℝᵈ and complement each other: the network's layer was trained to distinguish
+labels, but by clients with few labels each; the Gaussian head uses all labels together, but assumes Gaussian features
+and exact label shift. Each is calibrated for the target on samples that clients held out (`calibration`), and the
+geometric mean of their probabilities is taken,
 
     p(y | x) ∝ √(p_own(y | x) · p_Gauss(y | x)),
 
-whose logits are the mean of theirs: again one linear layer.
+whose logits are the mean of their logits: again one linear layer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fedpals.shift.gaussian import Head
 
 @dataclass(frozen=True, eq=False)
 class HeldOutFeatures:
-    """What the last layer sees of the samples that clients held out.
+    """Inputs of the last layer, and labels, of the samples that clients held out.
 
     Raises
     ------
     InputError
-        Naming the field, for shapes that do not fit, labels that are none, and features that are no numbers.
+        For shapes that do not fit, invalid labels, and features that are not finite; names the field.
     """
 
     features: Vector
@@ -41,20 +41,20 @@ class HeldOutFeatures:
     def __post_init__(self) -> None:
         f, y = self.features, self.labels
         if f.ndim != 2 or y.ndim != 1 or len(f) != len(y):
-            raise InputError(f"features {f.shape} do not fit labels {y.shape}: a row and a label per sample")
+            raise InputError(f"features {f.shape} do not fit labels {y.shape}: give one row and one label per sample")
         if y.dtype.kind not in "ui" or (y.size and y.min() < 0):
             raise InputError(f"labels must be whole numbers ≥ 0, not {y.dtype}")
         if not np.isfinite(f).all():
-            raise InputError("features are NaN or infinite: the network yields no numbers for some sample")
+            raise InputError("features are NaN or infinite: the network's output is not finite for some sample")
 
 
 def recommended(
-    own: Head, gaussian: Head, told: HeldOutFeatures, counts: Vector, target: Vector, shift: Vector
+    own: Head, gaussian: Head, held_out: HeldOutFeatures, counts: Vector, target: Vector, shift: Vector
 ) -> Head:
     """Return the last layer to use.
 
-    A label of the target that nobody has is for the Gaussian head alone to recognise. If only those whose features it
-    was made of have none of some label, the network's own layer knows more.
+    If no client has some label of the target, only the Gaussian head can recognise it, and is returned. If only the
+    clients whose features it was fitted to have no sample of some label, the network's own layer is returned.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def recommended(
         The network's last layer as trained.
     gaussian
         The Gaussian head for the target.
-    told
-        By which both are calibrated.
+    held_out
+        Samples on which both are calibrated.
     counts
         (K,) samples of each label over all clients.
     target
@@ -71,12 +71,12 @@ def recommended(
     shift
         (K,) the prior correction of the network.
     """
-    wanted = target > 0
-    if (counts[wanted] == 0).any():
+    in_target = target > 0
+    if (counts[in_target] == 0).any():
         return gaussian
-    calibrated = own.calibrated(calibrate(own(told.features), told.labels, target, shift))
-    if not np.isfinite(gaussian.bias[wanted]).all():
-        return calibrated
-    no_shift = np.where(wanted, 0.0, -np.inf)  # the Gaussian head has log T built in
-    other = gaussian.calibrated(calibrate(gaussian(told.features), told.labels, target, no_shift))
-    return calibrated.joined(other)
+    calibrated_own = own.calibrated(calibrate(own(held_out.features), held_out.labels, target, shift))
+    if not np.isfinite(gaussian.bias[in_target]).all():
+        return calibrated_own
+    no_shift = np.where(in_target, 0.0, -np.inf)  # the Gaussian head has log T built in
+    calibrated_gaussian = gaussian.calibrated(calibrate(gaussian(held_out.features), held_out.labels, target, no_shift))
+    return calibrated_own.joined(calibrated_gaussian)

@@ -1,20 +1,21 @@
 """Target risk without a target sample.
 
-Under label shift a label's samples look the same everywhere, so that the risk of a model h in the
-target is a sum that clients can fill in:
+Under label shift the samples of a label have the same distribution everywhere, so the risk of a model h
+in the target is a sum that clients can estimate:
 
     R_T(h) = Σ_y T(y) E[ℓ | Y = y]  ≈  R̂ = Σ_y T(y) L̄_y,     L̄_y = (losses of label y at all clients) / n_y
 
-with standard error (Σ_y T(y)² s_y²/n_y)^½. Pooling over clients weighs each by its number of
-samples of the label: their means all estimate the same number with variance σ_y²/n_iy, and no
-unbiased combination does better than weights ∝ n_iy. With ℓ = [ŷ ≠ y] the same sum gives accuracy.
+with standard error (Σ_y T(y)² s_y²/n_y)^½. Pooling over clients weights each by its number of
+samples of the label: their means all estimate the same number with variance σ_y²/n_iy, and weights
+∝ n_iy are the best unbiased combination. With ℓ = [ŷ ≠ y] the same sum gives accuracy.
 
-R̂ is unbiased if the samples took no part in training, nor in the choice of the model; the best
-of many candidates looks better than it is.
+R̂ is unbiased if the samples were used neither for training nor to choose the model; the best of many
+candidates looks better than it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,22 +29,22 @@ from fedpals.shift.tally import Tally
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of what a model is worth in the target."""
+    """An estimate of a model's loss or accuracy in the target."""
 
     value: float
-    """Estimate over the labels that somebody held out, as if the others fared like them on average."""
+    """Estimate over the labels that some client held out, as if the other labels were like them on average."""
     standard_error: float
-    """Of ``value``, by the spread within labels; NaN if no label has two samples."""
+    """Standard error of ``value``, from the spread within labels; NaN if no label has two samples."""
     bounds: tuple[float, float]
-    """What the unseen labels allow for, whatever they are like; both are ``value`` if there are none."""
+    """Smallest and largest value for any behaviour on the unseen labels; both are ``value`` if there are none."""
     unseen: tuple[int, ...]
     """Labels of the target that nobody held out."""
     unseen_share: float
-    """Σ T(y) over them: the part of the target that the estimate knows nothing about."""
+    """Σ T(y) over the unseen labels, the part of the target that the estimate does not cover."""
 
 
 def target_loss(tally: Tally, target: npt.ArrayLike) -> Estimate:
-    """Estimate the mean loss in the target; ∞ where the model rules out a label that the target has.
+    """Estimate the mean loss in the target; ∞ if the model gives probability 0 to a true label.
 
     >>> tally = Tally(np.array([1.0, 8.0]), np.array([0.5, 16.0]), np.array([[2, 0], [1, 3]]))
     >>> target_loss(tally, [0.5, 0.5]).value
@@ -66,17 +67,23 @@ def target_accuracy(tally: Tally, target: npt.ArrayLike) -> Estimate:
 def target_recalls(tally: Tally) -> list[Estimate | None]:
     """Estimate, label by label, the share of its samples that are recognised; None for a label that nobody held out.
 
-    Under label shift it is the same in the target, whatever T is.
+    Under label shift it is the same in the target, whatever T is. The standard error is (p(1 − p)/(n − 1))^½.
     """
-    labels = len(tally.loss)
-    one = np.eye(labels)
-    return [target_accuracy(tally, one[y]) if tally.samples[y] else None for y in range(labels)]
+    recalls: list[Estimate | None] = []
+    for n, correct in zip(tally.samples.tolist(), tally.correct.tolist(), strict=True):
+        if not n:
+            recalls.append(None)
+            continue
+        p = correct / n
+        error = math.sqrt(p * (1.0 - p) / (n - 1)) if n > 1 else math.nan
+        recalls.append(Estimate(p, error, (p, p), (), 0.0))
+    return recalls
 
 
 def best(candidates: Sequence[Tally], target: npt.ArrayLike, *, by: str = "accuracy") -> int:
-    """Return the number of the candidate that is best for the target, each given by its pooled tally.
+    """Return the index of the candidate that is best for the target, each given by its pooled tally.
 
-    ``by`` is ``accuracy`` or ``loss``; the other one decides ties, and then the order.
+    ``by`` is ``accuracy`` or ``loss``; the other one breaks ties, and then the order.
     """
     if not candidates:
         raise InputError("no candidates to choose from")
@@ -93,28 +100,28 @@ _ORDERS: Mapping[str, Callable[[float, float], tuple[float, float]]] = {
 
 
 def _estimate(tally: Tally, target: npt.ArrayLike, sums: Vector, squares: Vector, *, worst: float) -> Estimate:
-    """Weigh the mean of a quantity in [0, ``worst``] by T; ``sums`` and ``squares`` are (K,), by label."""
+    """Estimate the mean under T of a quantity in [0, ``worst``] from its ``sums`` and ``squares`` by label, (K,)."""
     if not tally.samples.any():
         raise InputError("the tally is empty: at least one client must hold out samples")
     T = as_target(target, LabelCounts.of(tally.samples[None]))
-    wanted = T > 0
-    seen = wanted & (tally.samples > 0)
-    unseen = np.flatnonzero(wanted & ~seen)
+    in_target = T > 0
+    seen = in_target & (tally.samples > 0)
+    unseen = np.flatnonzero(in_target & ~seen)
     share = float(T[unseen].sum())
     if not seen.any():
         raise InputError(
             f"nobody held out a sample of the target's labels ({', '.join(map(str, unseen))}): its risk is unknown"
         )
     n, weight = tally.samples[seen], T[seen]
-    part = float(weight @ (sums[seen] / n))
+    weighted_sum = float(weight @ (sums[seen] / n))
     scale = 1.0 / float(weight.sum())
     error = scale * float(np.sqrt(np.square(weight) @ (_variances(n, sums[seen], squares[seen]) / n)))
-    bounds = (part, part + share * worst) if share else (part * scale, part * scale)
-    return Estimate(part * scale, error, bounds, tuple(unseen.tolist()), share)
+    bounds = (weighted_sum, weighted_sum + share * worst) if share else (weighted_sum * scale, weighted_sum * scale)
+    return Estimate(weighted_sum * scale, error, bounds, tuple(unseen.tolist()), share)
 
 
 def _variances(n: npt.NDArray[np.int64], sums: Vector, squares: Vector) -> Vector:
-    """Unbiased variance within each label; of a label with one sample, the labels' average."""
+    """Return the unbiased variance within each label; for a label with one sample, the average of the labels."""
     if not np.isfinite(squares).all():
         return np.full(n.shape, np.inf)
     scatter = np.maximum(squares - np.square(sums) / n, 0.0)

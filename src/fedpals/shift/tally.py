@@ -1,7 +1,7 @@
-"""What a client tells about one model on samples it held out: sums by label, and nothing about a single one.
+"""Tallies: sums by label of one model's losses and predictions on samples that a client held out.
 
-Target risk, the test for label shift and the estimate of T are all computed from tallies. They add
-up: the tally of two clients together is the sum of theirs.
+Target risk, the test of label shift and the estimate of T are all computed from tallies. They reveal
+no single sample, and can be added: the tally of two clients together is the sum of their tallies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedpals.labels import Vector
 Counts: TypeAlias = npt.NDArray[np.int64]
 
 _ROUNDING = 1e-6
-"""How far sums of losses may contradict each other, relatively, when they were added in single precision."""
+"""Relative tolerance when sums of losses are checked against each other; they may be added in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +32,14 @@ class Tally:
     Raises
     ------
     InputError
-        Naming field, label and value, for shapes that do not fit, counts that are no whole numbers
-        ≥ 0, and sums of losses that no samples can have.
+        For shapes that do not fit, counts that are not whole numbers ≥ 0, and sums of losses that no
+        samples can have; names field, label and value.
     """
 
     loss: Vector
-    """(K,) sum of the losses of each label's samples; ∞ where the model rules out a label that occurs."""
+    """(K,) sum of the losses of each label's samples; ∞ if the model gives probability 0 to a true label."""
     squared_loss: Vector
-    """(K,) sum of their squares."""
+    """(K,) sum of the squared losses of each label's samples."""
     confusion: Counts
     """(K, K) number of samples by true label (row) and predicted label (column)."""
 
@@ -48,7 +48,7 @@ class Tally:
         if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1] or confusion.size == 0:
             raise InputError(f"confusion has shape {confusion.shape}; it must be K×K, true × predicted label")
         if confusion.dtype.kind not in "bui":
-            raise InputError(f"confusion holds {confusion.dtype}; it must hold whole numbers of samples")
+            raise InputError(f"confusion is {confusion.dtype}; it must hold whole numbers of samples")
         if confusion.min() < 0:
             y, predicted = divmod(int(confusion.argmin()), len(confusion))
             raise InputError(
@@ -58,29 +58,29 @@ class Tally:
         for name in ("loss", "squared_loss"):
             values = np.asarray(getattr(self, name), dtype=np.float64)
             if values.shape != confusion.shape[:1]:
-                raise InputError(f"{name} has shape {values.shape}; it must be ({len(confusion)},), a sum per label")
-            wrong = ~(values >= 0) | ((values > 0) & (self.samples == 0))
-            if wrong.any():
-                y = int(wrong.argmax())
+                raise InputError(f"{name} has shape {values.shape}; it must be ({len(confusion)},), one sum per label")
+            invalid = ~(values >= 0) | ((values > 0) & (self.samples == 0))
+            if invalid.any():
+                y = int(invalid.argmax())
                 raise InputError(
                     f"{name}: label {y}: {values[y]:g} over {self.samples[y]} samples; a sum of losses is ≥ 0, and 0 "
                     "where there are no samples"
                 )
             object.__setattr__(self, name, values)
         with np.errstate(over="ignore"):
-            least = np.square(self.loss) / np.maximum(self.samples, 1)
-        if (short := ~(self.squared_loss >= least * (1 - _ROUNDING))).any():
-            y = int(short.argmax())
+            lower_bound = np.square(self.loss) / np.maximum(self.samples, 1)
+        if (too_small := ~(self.squared_loss >= lower_bound * (1 - _ROUNDING))).any():
+            y = int(too_small.argmax())
             raise InputError(
                 f"squared_loss: label {y}: {self.squared_loss[y]:g}, but {self.samples[y]} samples whose losses sum to "
-                f"{self.loss[y]:g} have squares of {least[y]:g} at least"
+                f"{self.loss[y]:g} have squared losses that sum to at least {lower_bound[y]:g}"
             )
 
     @classmethod
     def of(cls, y: npt.ArrayLike, logits: npt.ArrayLike) -> Self:
         """Tally n samples: true labels ``y`` (n,) against ``logits`` (n, K), with cross-entropy as the loss.
 
-        A sample for which the model yields no number (NaN) counts with an infinite loss.
+        A sample for which the model returns NaN counts with an infinite loss.
 
         >>> Tally.of([0, 1, 1], [[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]).confusion.tolist()
         [[1, 0], [1, 1]]
@@ -106,24 +106,24 @@ class Tally:
 
     @property
     def samples(self) -> Counts:
-        """(K,) samples of each label."""
+        """(K,) number of samples of each label."""
         return np.asarray(self.confusion.sum(axis=1))
 
     @property
     def correct(self) -> Counts:
-        """(K,) samples of each label that are recognised."""
+        """(K,) number of samples of each label that are predicted correctly."""
         return np.diag(self.confusion)
 
     def __add__(self, other: Tally) -> Tally:
         if self.confusion.shape != other.confusion.shape:
             raise InputError(
-                f"tallies of {len(self.loss)} and of {len(other.loss)} labels do not add up; all clients must use the "
-                "same labels"
+                f"tallies of {len(self.loss)} and of {len(other.loss)} labels cannot be added; all clients must use "
+                "the same labels"
             )
         return Tally(self.loss + other.loss, self.squared_loss + other.squared_loss, self.confusion + other.confusion)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain numbers and lists; the confusion as [true, predicted, samples] where there are any."""
+        """Return plain numbers and lists; the nonzero confusions as [true, predicted, samples]."""
         y, predicted = np.nonzero(self.confusion)
         return {
             "labels": len(self.loss),
@@ -134,7 +134,7 @@ class Tally:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a tally from what `to_json` returned."""
+        """Return the tally that `to_json` was called on."""
         try:
             labels = int(data["labels"])
             triples = np.array(data["confusion"], dtype=object).reshape(-1, 3)
@@ -166,5 +166,5 @@ def pooled(tallies: Sequence[Tally]) -> Tally:
 
 
 def _finite_or_none(values: Vector) -> list[float | None]:
-    """JSON has no ∞."""
+    """Replace infinite values by None: JSON has no ∞."""
     return [float(v) if np.isfinite(v) else None for v in values]

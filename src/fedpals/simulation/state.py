@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -44,7 +44,7 @@ class SimulationState(ServerState):
         tensors, facts = super().parts()
         selected: dict[str, Any] = {}
         for name, best in self.best.items():
-            selected[name.value] = {"round": best.round, "score": best.score, "scores": asdict(best.scores)}
+            selected[name.value] = {"round": best.round, "score": best.score, "scores": _SCORES.dump_python(best.scores, mode="json")}
             if best.vector is not None and best.correction is not None:
                 selected[name.value]["temperature"] = best.correction.temperature
                 shift = torch.from_numpy(best.correction.shift)

@@ -10,8 +10,8 @@ from fedpals.data.dataset import Dataset
 from fedpals.data.official import OfficialFiles
 from fedpals.data.official import read as read_file
 
-_IMAGE = (3, 32, 32)
-_BATCH = 10_000
+_IMAGE_SHAPE = (3, 32, 32)
+_BATCH_SIZE = 10_000
 
 FILES = OfficialFiles(
     name="cifar10",
@@ -31,15 +31,15 @@ LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse
 
 
 def read(root: Path) -> Dataset:
-    """Return (60000, 3, 32, 32) images: 50,000 to train, then 10,000 to test."""
-    samples = _BATCH * len(FILES.checksums)
-    x = np.empty((samples, *_IMAGE), dtype=np.uint8)
+    """Return (60000, 3, 32, 32) images: 50,000 for training, then 10,000 for testing."""
+    samples = _BATCH_SIZE * len(FILES.checksums)
+    x = np.empty((samples, *_IMAGE_SHAPE), dtype=np.uint8)
     y = np.empty(samples, dtype=np.int64)
     for batch, name in enumerate(FILES.checksums):
-        here = slice(batch * _BATCH, (batch + 1) * _BATCH)
-        # A record is one byte of label and the red, green and blue planes.
-        records = np.frombuffer(read_file(FILES, root, name), dtype=np.uint8).reshape(_BATCH, -1)
-        y[here] = records[:, 0]
-        x[here] = records[:, 1:].reshape(-1, *_IMAGE)
-    train = samples - _BATCH
+        rows = slice(batch * _BATCH_SIZE, (batch + 1) * _BATCH_SIZE)
+        # A record is one byte for the label, then the red, green and blue planes.
+        records = np.frombuffer(read_file(FILES, root, name), dtype=np.uint8).reshape(_BATCH_SIZE, -1)
+        y[rows] = records[:, 0]
+        x[rows] = records[:, 1:].reshape(-1, *_IMAGE_SHAPE)
+    train = samples - _BATCH_SIZE
     return Dataset("cifar10", x, y, LABELS, {"train": np.arange(train), "test": np.arange(train, samples)})

@@ -11,7 +11,7 @@ from fedpals.data.official import OfficialFiles
 from fedpals.data.official import read as read_file
 
 _IMAGES_HEADER, _LABELS_HEADER = 16, 8
-"""Bytes before the data: magic number and one 32-bit length per axis."""
+"""Number of bytes before the data: a magic number and one 32-bit length per axis."""
 
 _CHECKSUMS = {
     "train-images-idx3-ubyte.gz": "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -41,14 +41,14 @@ LABELS = (
 
 
 def read(root: Path) -> Dataset:
-    """Return (70000, 1, 28, 28) images: 60,000 to train, then 10,000 to test."""
-    images = [_bytes(root, f"{part}-images-idx3-ubyte.gz", _IMAGES_HEADER) for part in ("train", "t10k")]
-    labels = [_bytes(root, f"{part}-labels-idx1-ubyte.gz", _LABELS_HEADER) for part in ("train", "t10k")]
+    """Return (70000, 1, 28, 28) images: 60,000 for training, then 10,000 for testing."""
+    images = [_read_bytes(root, f"{part}-images-idx3-ubyte.gz", _IMAGES_HEADER) for part in ("train", "t10k")]
+    labels = [_read_bytes(root, f"{part}-labels-idx1-ubyte.gz", _LABELS_HEADER) for part in ("train", "t10k")]
     x = np.concatenate(images).reshape(-1, 1, 28, 28)
     y = np.concatenate(labels).astype(np.int64)
     train = len(labels[0])
     return Dataset("fashion-mnist", x, y, LABELS, {"train": np.arange(train), "test": np.arange(train, len(y))})
 
 
-def _bytes(root: Path, name: str, header: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def _read_bytes(root: Path, name: str, header: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.frombuffer(read_file(FILES, root, name), dtype=np.uint8, offset=header)

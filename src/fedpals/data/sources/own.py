@@ -30,14 +30,20 @@ def read_npz(path: Path, client_key: str | None = None) -> Dataset:
     sample belongs to; then numbers may be missing (NaN). An array that is not used is an error.
     """
     optional = ("labels", *((client_key,) if client_key is not None else ("domain",)))
-    arrays = _arrays(path, ("x", "y"), optional, strict=True)
+    arrays = _arrays(path, ("x", "y"), optional)
+    names = _array_names(path)
     if client_key is not None and client_key not in arrays:
-        raise InputError(f"{path} has no array {client_key}, which client_key names; {_names_of(path)}")
+        raise InputError(f"{path} has no array {client_key}, which client_key names; its arrays are {', '.join(names)}")
+    if unused := [name for name in names if name not in arrays]:
+        raise InputError(
+            f"{path} holds the array {unused[0]!r}, which nothing uses; if it names the clients give client_key={unused[0]!r}, "
+            "else leave it out of the file"
+        )
     x = as_samples(arrays["x"], f"{path}: x") if client_key is not None else _samples(path, arrays["x"])
     if not len(x):
         raise InputError(f"{path} holds no samples")
-    names = arrays.get("labels")
-    y, labels = as_labels(arrays["y"], None if names is None else names.ravel().tolist(), len(x), f"{path}: y")
+    given = arrays["labels"].ravel().tolist() if "labels" in arrays else None
+    y, labels = as_labels(arrays["y"], given, len(x), f"{path}: y")
     domain: Indices | None = None
     domains: tuple[str, ...] = ()
     if client_key is not None:
@@ -200,32 +206,23 @@ def read_inputs(path: Path) -> Samples:
     return x
 
 
-def _arrays(
-    path: Path, needed: Sequence[str], optional: Sequence[str] = (), *, strict: bool = False
-) -> dict[str, npt.NDArray[Any]]:
-    """Return arrays of a .npz file; where ``strict``, one that is neither needed nor optional is an error."""
+def _arrays(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, npt.NDArray[Any]]:
     remedy = f"write it with numpy.savez(path, {', '.join(f'{name}={name}' for name in needed)})"
     try:
         # numpy takes other formats too, by content; this one refuses them, whatever the file's name.
         zipfile.ZipFile(path).close()
         with np.load(path, allow_pickle=False) as archive:
-            unused = [name for name in archive.files if name not in (*needed, *optional)]
             arrays = {name: archive[name] for name in (*needed, *optional) if name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read as a .npz file of plain arrays ({error}); {remedy}") from error
     if missing := [name for name in needed if name not in arrays]:
         raise InputError(f"{path} has no array {' and no '.join(missing)}; {remedy}")
-    if strict and unused:
-        raise InputError(
-            f"{path} holds the array {unused[0]!r}, which nothing uses; if it names the clients give client_key={unused[0]!r}, "
-            "else leave it out of the file"
-        )
     return arrays
 
 
-def _names_of(path: Path) -> str:
+def _array_names(path: Path) -> list[str]:
     with np.load(path, allow_pickle=False) as archive:
-        return f"its arrays are {', '.join(archive.files)}"
+        return list(archive.files)
 
 
 def _samples(path: Path, x: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """PACS and iWildCam in the layout of the WILDS benchmark: a metadata.csv and a folder of images.
 
-The splits are the publisher's: "train", "id_val" and "id_test" from the training domains, "val" and
-"test" from domains that training never sees.
+The splits are the publisher's: "train", "id_val" and "id_test" are from the training domains, "val" and
+"test" from other domains.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ IWILDCAM = OfficialFiles(
 def read_pacs(root: Path) -> Dataset:
     """Return the 9,991 images of PACS (Li et al. 2017); a domain is a style."""
     path = root / "metadata.csv"
-    split, domain, category, y, names = _columns(path, ("split", "domain", "category", "y", "path"))
-    labels = dict(zip(_integers(path, "y", y).tolist(), category, strict=True))
+    split, domain, category, y, names = _read_columns(path, ("split", "domain", "category", "y", "path"))
+    labels = dict(zip(_parse_integers(path, "y", y).tolist(), category, strict=True))
     domains = sorted(set(domain))
     return Dataset(
         "pacs",
-        _images(root, names),
-        _integers(path, "y", y),
-        _consecutive(path, labels),
-        _splits(split),
+        _find_images(root, names),
+        _parse_integers(path, "y", y),
+        _label_names(path, labels),
+        _split_indices(split),
         np.array([domains.index(name) for name in domain], dtype=np.int64),
         tuple(domains),
     )
@@ -58,33 +58,33 @@ def read_pacs(root: Path) -> Dataset:
 def read_iwildcam(root: Path) -> Dataset:
     """Return the 203,029 camera-trap images of iWildCam (Beery et al. 2020); a domain is a location."""
     path, categories = root / "metadata.csv", root / "categories.csv"
-    split, location, y, names = _columns(path, ("split", "location_remapped", "y", "filename"))
-    number, name = _columns(categories, ("y", "name"))
-    target, domain = _integers(path, "y", y), _integers(path, "location_remapped", location)
-    # The categories of the original competition that WILDS left out carry a number beyond all labels.
-    named = zip(_integers(categories, "y", number).tolist(), name, strict=True)
-    labels = {label: text for label, text in named if label <= target.max()}
+    split, location, y, names = _read_columns(path, ("split", "location_remapped", "y", "filename"))
+    number, name = _read_columns(categories, ("y", "name"))
+    target, domain = _parse_integers(path, "y", y), _parse_integers(path, "location_remapped", location)
+    # The categories of the original competition that WILDS left out have a number beyond all labels.
+    pairs = zip(_parse_integers(categories, "y", number).tolist(), name, strict=True)
+    labels = {label: text for label, text in pairs if label <= target.max()}
     return Dataset(
         "iwildcam",
-        _images(root / "train", names),
+        _find_images(root / "train", names),
         target,
-        _consecutive(categories, labels),
-        _splits(split),
+        _label_names(categories, labels),
+        _split_indices(split),
         domain,
         tuple(str(place) for place in range(domain.max() + 1)),
     )
 
 
-def _columns(path: Path, wanted: Sequence[str]) -> list[list[str]]:
-    """Read some columns of a csv file that has a header."""
+def _read_columns(path: Path, names: Sequence[str]) -> list[list[str]]:
+    """Read the columns ``names`` of a csv file with a header."""
     try:
         with path.open(newline="", encoding="utf-8") as lines:
             rows = csv.reader(lines)
             header = next(rows, [])
-            if missing := [name for name in wanted if name not in header]:
+            if missing := [name for name in names if name not in header]:
                 raise InputError(f"{path} has no column {', '.join(missing)}; its columns are {', '.join(header)}")
-            at = [header.index(name) for name in wanted]
-            table = [[row[i] for i in at] for row in rows]
+            positions = [header.index(name) for name in names]
+            table = [[row[i] for i in positions] for row in rows]
     except (UnicodeDecodeError, csv.Error, IndexError) as error:
         raise InputError(f"{path} is not a whole csv file ({error}); replace it") from error
     if not table:
@@ -92,7 +92,7 @@ def _columns(path: Path, wanted: Sequence[str]) -> list[list[str]]:
     return [list(column) for column in zip(*table, strict=True)]
 
 
-def _integers(path: Path, column: str, texts: Sequence[str]) -> Indices:
+def _parse_integers(path: Path, column: str, texts: Sequence[str]) -> Indices:
     try:
         return np.array(texts).astype(np.int64)
     except ValueError:
@@ -100,32 +100,32 @@ def _integers(path: Path, column: str, texts: Sequence[str]) -> Indices:
         raise InputError(f"{path}, line {row + 2}: {column} is {texts[row]!r}, not a whole number") from None
 
 
-def _consecutive(path: Path, names: dict[int, str]) -> tuple[str, ...]:
+def _label_names(path: Path, names: dict[int, str]) -> tuple[str, ...]:
     if sorted(names) != list(range(len(names))):
         absent = next(label for label in range(max(names) + 1) if label not in names)
         raise InputError(f"{path} does not name label {absent}, though it goes up to {max(names)}")
     return tuple(names[label] for label in range(len(names)))
 
 
-def _splits(split: Sequence[str]) -> dict[str, Indices]:
+def _split_indices(split: Sequence[str]) -> dict[str, Indices]:
     array = np.array(split)
     return {str(name): np.flatnonzero(array == name) for name in np.unique(array)}
 
 
-def _images(folder: Path, names: Sequence[str]) -> ImageFiles:
-    """Find every image now, listing each folder once: better than to miss one hours into a run.
+def _find_images(folder: Path, names: Sequence[str]) -> ImageFiles:
+    """Find every image before a run starts, so that none is missed later; list each folder once.
 
-    The suffix does not count, for copies of PACS have their sketches as .png or as .jpg.
+    The suffix is ignored, because copies of PACS have their sketches as .png or as .jpg.
     """
     listings: dict[str, dict[str, str]] = {}
-    found = []
+    paths = []
     for name in names:
         path = PurePosixPath(name)
         parent = str(path.parent)
         if parent not in listings:
-            here = folder / parent
-            listings[parent] = {child.stem: child.name for child in here.iterdir()} if here.is_dir() else {}
+            directory = folder / parent
+            listings[parent] = {child.stem: child.name for child in directory.iterdir()} if directory.is_dir() else {}
         if path.stem not in listings[parent]:
             raise InputError(f"{folder / path} is named in metadata.csv but not there; unpack the archive again")
-        found.append(str(path.with_name(listings[parent][path.stem])))
-    return ImageFiles(folder, tuple(found))
+        paths.append(str(path.with_name(listings[parent][path.stem])))
+    return ImageFiles(folder, tuple(paths))

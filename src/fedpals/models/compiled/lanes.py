@@ -1,8 +1,7 @@
-"""A few float32 numbers as one value inside numba functions: as many as the processor's widest register holds.
+"""Vectors of float32 numbers inside numba functions, as wide as the processor's widest register.
 
-Plain loops would leave it to the compiler to find the vectors, and it does not find those of a convolution.
-Processors with narrower registers than `LANES` use several for one value. Indices are into the memory of a
-contiguous array and are not checked.
+The compiler does not vectorise the plain loops of a convolution. Processors with narrower registers than `LANES`
+use several registers for one vector. Indices are into the memory of a contiguous array and are not checked.
 """
 
 # mypy: disable-error-code="untyped-decorator"
@@ -17,7 +16,7 @@ from numba import extending
 from numba.core import types
 
 LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8
-"""Numbers in one value; what is compiled is kept apart by processor, so it may differ between machines."""
+"""Numbers in one vector. It may differ between machines: compiled code is cached per processor."""
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
 
@@ -38,17 +37,17 @@ class _Model(extending.models.PrimitiveModel):
         super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call]
 
 
-def _address(context: Any, builder: Any, signature: Any, arguments: Any, to: Any) -> Any:
-    """Return where array[index], the first two arguments, lies."""
+def _address(context: Any, builder: Any, signature: Any, arguments: Any, element: Any) -> Any:
+    """Return the address of array[index], the first two arguments."""
     (array_type, *_), (array, index, *_) = signature.args, arguments
     data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), to.as_pointer())
+    return builder.bitcast(builder.gep(data, [index]), element.as_pointer())
 
 
 def _broadcast(builder: Any, number: Any) -> Any:
     first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
-    places = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    return builder.shuffle_vector(first, first, places)
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(first, first, mask)
 
 
 @_intrinsic

@@ -1,5 +1,5 @@
 "use strict";
-// The λ explorer: moves through solutions that were computed beforehand and draws them as plain SVG.
+// The λ explorer: draws solutions that were computed in advance as plain SVG.
 const explorers = (() => {
   const HEIGHT = 260;
 
@@ -16,7 +16,7 @@ const explorers = (() => {
     value < 1e-12 ? "0" : value < 1e-3 || value >= 1e6 ? value.toExponential(2) : value.toLocaleString("en", { maximumSignificantDigits: 3 });
   const lambda = (step) => (step.lam === null ? "∞" : step.lam === 0 ? "→ 0" : short(step.lam));
 
-  // Round steps of an axis from 0 to `top`, about four of them.
+  // About four round steps of an axis from 0 to `top`.
   function ticks(top) {
     const rough = top / 4 || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
@@ -24,7 +24,7 @@ const explorers = (() => {
     return Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, i) => i * step);
   }
 
-  // Empty the chart and give it axes; x and y then turn values into places.
+  // Clear the chart and draw its axes; x and y convert values to positions.
   function frame(svg, { bottom, top, xRange, height = HEIGHT, left = 46 }) {
     const width = Math.max(260, svg.clientWidth || svg.parentElement.clientWidth);
     svg.replaceChildren();
@@ -39,19 +39,19 @@ const explorers = (() => {
     return { x, y, base, width, left, right };
   }
 
-  // Names below their places; slanted where they are long, left out where there is no room.
+  // Names below their positions; rotated if they are long, left out if there is no room.
   function names(svg, axes, texts) {
     const room = (axes.right - axes.left) / texts.length;
     if (room < 13) return;
     const longest = Math.max(...texts.map((text) => text.length));
-    const slanted = longest * 7 > room;
+    const rotated = longest * 7 > room;
     texts.forEach((text, i) => {
-      const shown = text.length > 16 ? `${text.slice(0, 15)}…` : text;
+      const name = text.length > 16 ? `${text.slice(0, 15)}…` : text;
       const at = `${axes.x(i)} ${axes.base + 15}`;
-      const attributes = slanted
+      const attributes = rotated
         ? { transform: `translate(${at}) rotate(-42)`, "text-anchor": "end" }
         : { transform: `translate(${at})`, "text-anchor": "middle" };
-      svg.append(make("text", attributes, shown));
+      svg.append(make("text", attributes, name));
     });
   }
 
@@ -69,7 +69,7 @@ const explorers = (() => {
   }
 
   function weights(svg, data, step) {
-    // One scale for all steps, so that bars are seen to move; halved where they would be too small to be seen.
+    // One scale for all steps, so that the bars visibly move; halved if they would be too small.
     let top = 1.05 * Math.max(...data.fedavg, ...data.steps.flatMap((s) => s.alpha));
     while (top > 2.5 * Math.max(...data.fedavg, ...step.alpha)) top /= 2;
     const count = data.clients.length;
@@ -101,28 +101,28 @@ const explorers = (() => {
       svg.append(dot);
     });
     names(svg, axes, data.labels);
-    const told = data.labels.slice(0, 12).map((name, k) => `${name} ${step.marginal[k].toFixed(2)}, target ${data.target[k].toFixed(2)}`);
-    svg.setAttribute("aria-label", `Shares in the weighted mix: ${told.join("; ")}.`);
+    const shares = data.labels.slice(0, 12).map((name, k) => `${name} ${step.marginal[k].toFixed(2)}, target ${data.target[k].toFixed(2)}`);
+    svg.setAttribute("aria-label", `Shares in the weighted mix: ${shares.join("; ")}.`);
   }
 
   function tradeoff(svg, data, step) {
-    const distances = data.steps.map((s) => s.distance);
+    const squaredDistances = data.steps.map((s) => s.squaredDistance);
     const range = [data.steps[0].ess, 1];
     if (range[0] > 0.999) range[0] = 0;
-    const axes = frame(svg, { bottom: 40, top: 1.08 * Math.max(...distances) || 1, xRange: range, left: 56 });
-    const place = (s) => `${axes.x(s.ess).toFixed(1)} ${axes.y(s.distance).toFixed(1)}`;
+    const axes = frame(svg, { bottom: 40, top: 1.08 * Math.max(...squaredDistances) || 1, xRange: range, left: 56 });
+    const place = (s) => `${axes.x(s.ess).toFixed(1)} ${axes.y(s.squaredDistance).toFixed(1)}`;
     svg.append(make("path", { d: `M${data.steps.map(place).join("L")}`, class: "path" }));
     const share = ticks(1 - range[0])[1];
     for (let at = 1; at > range[0] - 1e-9; at -= share) {
       svg.append(make("text", { x: axes.x(at), y: axes.base + 17, "text-anchor": at === 1 ? "end" : "middle" }, `${Number((100 * at).toPrecision(4))} %`));
     }
     svg.append(make("text", { x: (axes.left + axes.right) / 2, y: axes.base + 34, "text-anchor": "middle" }, "effective sample size"));
-    const at = { cx: axes.x(step.ess), cy: axes.y(step.distance) };
+    const at = { cx: axes.x(step.ess), cy: axes.y(step.squaredDistance) };
     svg.append(make("line", { x1: at.cx, x2: at.cx, y1: at.cy, y2: axes.base, class: "grid" }));
     const fedavg = data.steps[data.steps.length - 1];
-    svg.append(make("rect", { x: axes.x(1) - 5, y: axes.y(fedavg.distance) - 5, width: 10, height: 10, class: "orange mark" }));
+    svg.append(make("rect", { x: axes.x(1) - 5, y: axes.y(fedavg.squaredDistance) - 5, width: 10, height: 10, class: "orange mark" }));
     svg.append(make("circle", { ...at, r: 7, class: "green mark now" }));
-    svg.setAttribute("aria-label", `At ${percent(step.ess)} effective sample size the distance is ${short(step.distance)}; FedAvg has ${short(fedavg.distance)}.`);
+    svg.setAttribute("aria-label", `At ${percent(step.ess)} effective sample size the squared distance is ${short(step.squaredDistance)}; FedAvg has ${short(fedavg.squaredDistance)}.`);
   }
 
   function simplex(svg, data, step) {
@@ -171,26 +171,26 @@ const explorers = (() => {
     const charts = Object.entries(CHARTS).map(([name, draw]) => [root.querySelector(`[data-chart=${name}] svg`), draw]);
     let data = null;
 
-    function tell(name, text) {
+    function setFact(name, text) {
       for (const element of root.querySelectorAll(`[data-fact=${name}]`)) element.textContent = text;
     }
 
     function draw() {
       const step = data.steps[slider.value], fedavg = data.steps[data.steps.length - 1];
-      slider.setAttribute("aria-valuetext", `${percent(step.ess)}, distance ${short(step.distance)}`);
-      tell("ess", percent(step.ess));
-      tell("distance", short(step.distance));
-      tell("gain", fedavg.distance > 0 ? `${Math.round(100 * (1 - step.distance / fedavg.distance))} % less than FedAvg’s ${short(fedavg.distance)}` : "FedAvg is there already");
-      tell("samples", whole(step.ess * data.samples));
-      tell("total", `of ${whole(data.samples)}`);
-      tell("lam", lambda(step));
-      tell("used", whole(step.used));
-      tell("clients", `of ${whole(data.allClients)}`);
+      slider.setAttribute("aria-valuetext", `${percent(step.ess)}, squared distance ${short(step.squaredDistance)}`);
+      setFact("ess", percent(step.ess));
+      setFact("squaredDistance", short(step.squaredDistance));
+      setFact("gain", fedavg.squaredDistance > 0 ? `${Math.round(100 * (1 - step.squaredDistance / fedavg.squaredDistance))} % less than FedAvg’s ${short(fedavg.squaredDistance)}` : "FedAvg already matches the target");
+      setFact("samples", whole(step.ess * data.samples));
+      setFact("total", `of ${whole(data.samples)}`);
+      setFact("lam", lambda(step));
+      setFact("used", whole(step.used));
+      setFact("clients", `of ${whole(data.allClients)}`);
       const rest = Math.max(0, 1 - step.alpha.reduce((sum, value) => sum + value, 0));
-      const hidden = data.allClients - data.clients.length;
-      tell("shownClients", hidden ? `The ${data.clients.length} clients that ever have the largest weights; the other ${whole(hidden)} have ${percent(rest)} together.` : "");
-      const fewer = data.allLabels - data.labels.length;
-      tell("shownLabels", fewer ? `The ${data.labels.length} labels that ever have the largest shares; ${whole(fewer)} more are not drawn.` : "");
+      const hiddenClients = data.allClients - data.clients.length;
+      setFact("shownClients", hiddenClients ? `The ${data.clients.length} clients with the largest weights at any position of the slider; the other ${whole(hiddenClients)} together have ${percent(rest)}.` : "");
+      const hiddenLabels = data.allLabels - data.labels.length;
+      setFact("shownLabels", hiddenLabels ? `The ${data.labels.length} labels with the largest shares at any position of the slider; ${whole(hiddenLabels)} more are not shown.` : "");
       root.querySelector("[data-fact=table]").replaceChildren(...data.clients.map((name, i) => {
         const row = document.createElement("tr");
         const head = document.createElement("th");
@@ -211,7 +211,7 @@ const explorers = (() => {
       data = federations[index];
       slider.max = data.steps.length - 1;
       slider.value = data.start;
-      tell("covered", `The target is ${data.covered}.`);
+      setFact("covered", `The target is ${data.covered}.`);
       draw();
     }
 

@@ -1,16 +1,16 @@
-// Readers choose whose federation they see, and which methods; how the numbers were made is printed, too.
+// Readers choose the federation and the methods to see; printing opens the details on how the numbers were computed.
 for (const section of document.querySelectorAll(".experiment")) {
   const choices = section.querySelectorAll("select.federation");
   for (const choice of choices) {
     choice.addEventListener("change", () => {
       const name = choice.options[choice.selectedIndex].textContent;
       for (const other of choices) other.value = choice.value;
-      const shown = choice.closest(".exhibit");
+      const current = choice.closest(".exhibit");
       let focus = choice;
       for (const exhibit of section.querySelectorAll("[data-federation]")) {
         exhibit.hidden = exhibit.dataset.federation !== name;
-        // The select that was used goes away with its exhibit: its counterpart takes over.
-        if (shown && !exhibit.hidden && exhibit.dataset.view === shown.dataset.view) focus = exhibit.querySelector("select");
+        // The select in use is hidden with its exhibit, so its counterpart gets the focus.
+        if (current && !exhibit.hidden && exhibit.dataset.view === current.dataset.view) focus = exhibit.querySelector("select");
       }
       for (const [root, show] of explorers) if (section.contains(root)) show(Number(choice.value));
       focus.focus();

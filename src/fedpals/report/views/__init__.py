@@ -1,4 +1,4 @@
-"""What the report shows of an experiment: a function per view, from finished runs to exhibits."""
+"""Views of an experiment: one function per view, from finished runs to exhibits."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ VIEWS: Mapping[View, Callable[[FinishedExperiment], list[Exhibit]]] = {
 
 
 def exhibits(finished: FinishedExperiment) -> list[Exhibit]:
-    """Return all that an experiment's ``show`` asks for, in its order."""
+    """Return the exhibits of the views in an experiment's ``show``, in its order."""
     return [exhibit for view in finished.experiment.show for exhibit in VIEWS[view](finished)]

@@ -1,4 +1,4 @@
-"""What the report shows beyond the paper: rules of selection, the test of label shift, private counts."""
+"""Views that are not in the paper: selection rules, the test of label shift, unknown targets, private counts."""
 
 from __future__ import annotations
 
@@ -31,47 +31,47 @@ _RULES = {
     SelectedBy.ESTIMATE: "clients' estimate",
     SelectedBy.POOLED: "pooled clients",
 }
-"""How a round, or one of several methods, may be chosen."""
+"""Rules that choose a round, or one of several methods."""
 _CORRECTIONS = {Correction.RAW: "as trained", Correction.PRIOR: "+prior", Correction.CALIBRATED: "calibrated"}
 _COLOURS = (GREY, BLUE, ORANGE)
-"""Of the rules."""
+"""Colours of the rules."""
 _LEVEL = 0.05
-"""Of the test of label shift."""
+"""Level of the test of label shift."""
 _LIGHTS: tuple[Light, ...] = ("green", "amber", "red")
 
 
 def selection(finished: FinishedExperiment) -> list[Exhibit]:
-    """Choose rounds, and one of several methods, by every rule, and see what is lost without target data."""
+    """Choose rounds, and one of several methods, by every rule, and compute what is lost without target data."""
     metric = finished.experiment.metric
     lines: list[list[Value | Cell]] = []
     panels = []
     for row in finished.rows:
-        shown: dict[str, list[Spread]] = {}
+        bars: dict[str, list[Spread]] = {}
         for correction, title in _CORRECTIONS.items():
-            estimated = Evaluation.of(correction, SelectedBy.ESTIMATE)
-            runs = [s for s in finished.runs if s.row == row.name and estimated in s.selected]
+            by_estimate = Evaluation.of(correction, SelectedBy.ESTIMATE)
+            runs = [s for s in finished.runs if s.row == row.name and by_estimate in s.selected]
             names = [method.name for method in finished.methods if any(s.method == method.name for s in runs)]
             groups = {name: [[s] for s in runs if s.method == name] for name in names}
             if len(names) > 1:
                 groups["the one that the rule chooses"] = list(_by_seed(runs).values())
             for name, candidates in groups.items():
                 values = {
-                    rule: [_worth(c, Evaluation.of(correction, rule), metric) for c in candidates] for rule in _RULES
+                    rule: [_score(c, Evaluation.of(correction, rule), metric) for c in candidates] for rule in _RULES
                 }
-                shown[title] = [Spread.of(of_rule) for of_rule in values.values()]
-                lost = [
+                bars[title] = [Spread.of(rule_values) for rule_values in values.values()]
+                losses = [
                     Spread.of(np.subtract(values[SelectedBy.VALIDATION], values[rule]))
                     for rule in (SelectedBy.ESTIMATE, SelectedBy.POOLED)
                 ]
-                lines.append([row.name, title, name, *shown[title], *lost])
-        if shown:
-            panels.append(Panel(row.name, partial(_draw_rules, groups=shown, metric=METRICS[metric])))
+                lines.append([row.name, title, name, *bars[title], *losses])
+        if bars:
+            panels.append(Panel(row.name, partial(_draw_rules, groups=bars, metric=METRICS[metric])))
     columns = ["row", "evaluation", "method", *_RULES.values(), "lost by the estimate", "lost by pooling"]
     caption = (
-        f"Test {METRICS[metric]} in %, mean ± standard deviation over seeds, where the round (and the method, in the "
-        "last line of each block and in the figures) is chosen by validation data of the target, by the clients' "
-        "estimate of target accuracy, or by plain accuracy on all samples that clients held out; and what is lost "
-        "against the first, paired by seed."
+        f"Test {METRICS[metric]} in %, mean ± standard deviation over seeds. The round (and the method, in the last "
+        "line of each block and in the figures) is chosen on validation data of the target, by the clients' estimate "
+        "of target accuracy, or by plain accuracy on all held-out samples of the clients. The last two columns are the "
+        "losses compared with the first choice, paired by seed."
     )
     sheet = Sheet.of(columns, lines)
     return [Exhibit("selection", "Choice without target data", caption, sheet, panels, tabular=True)] if lines else []
@@ -82,8 +82,8 @@ def _by_seed(runs: Sequence[Summary]) -> dict[int, list[Summary]]:
     return {seed: [summary for summary in runs if summary.seed == seed] for seed in seeds}
 
 
-def _worth(candidates: Sequence[Summary], evaluation: Evaluation, metric: str) -> float:
-    """Return the test metric of the candidate that has the best score by a rule."""
+def _score(candidates: Sequence[Summary], evaluation: Evaluation, metric: str) -> float:
+    """Return the test metric of the candidate with the best score of an evaluation."""
     best = max(candidates, key=lambda summary: summary.selected[evaluation].score)
     value = best.test(evaluation, metric)
     return math.nan if value is None else value
@@ -103,7 +103,7 @@ def _draw_rules(ax: Axes, groups: Mapping[str, Sequence[Spread]], metric: str) -
 
 
 def check(finished: FinishedExperiment) -> list[Exhibit]:
-    """Whether clients differ by more than labels: lights, alarms and effects of all runs with held-out samples."""
+    """Test of label shift: lights, alarms and effects of all runs with held-out samples."""
     lines: list[list[Value | Cell]] = []
     curves: dict[str, list[float]] = {}
     for row in finished.rows:
@@ -115,7 +115,7 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
             curves[row.name if len(finished.methods) == 1 else f"{row.name}, {method.name}"] = p
             lights = Counter(test.light for test in tests)
             worst = max(lights, key=_LIGHTS.index)
-            named = Counter(client for test in tests for client in test.broken_clients)
+            suspects = Counter(client for test in tests for client in test.broken_clients)
             lines.append(
                 [
                     row.name,
@@ -126,7 +126,7 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
                     float(statistics.median(p)),
                     float(statistics.median(test.effect for test in tests)),
                     float(statistics.median(test.detectable for test in tests)),
-                    ", ".join(f"{client} ({count})" for client, count in named.most_common(4)),
+                    ", ".join(f"{client} ({count})" for client, count in suspects.most_common(4)),
                     max(tests, key=lambda test: _LIGHTS.index(test.light)).advice,
                 ]
             )
@@ -135,29 +135,29 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
         "V found at 80 % power", "clients named (runs)", "advice",
     ]  # fmt: skip
     caption = (
-        "If clients differ by labels alone, a model errs alike at all of them. Where that holds, no more than "
-        f"{_LEVEL:.0%} of the runs may raise an alarm: the curve of their p-values stays below the diagonal. Where it "
-        "does not, the curve should rise at once."
+        "If clients differ by their labels alone, a model makes the same errors at all of them. If that is true, at "
+        f"most {_LEVEL:.0%} of the runs raise an alarm: the curve of their p-values stays below the diagonal. If it is "
+        "not, the curve should rise steeply at small p."
     )
-    panel = Panel("how often p is as small or smaller", partial(_draw_p_values, curves=curves), (7.5, 4.2))
+    panel = Panel("distribution of p over runs", partial(_draw_p_values, curves=curves), (7.5, 4.2))
     sheet = Sheet.of(columns, lines)
-    return [Exhibit("check", "Is it label shift at all?", caption, sheet, [panel], tabular=True)] if lines else []
+    return [Exhibit("check", "Is it label shift?", caption, sheet, [panel], tabular=True)] if lines else []
 
 
 def _test(summary: Summary) -> Homogeneity:
-    known = summary.federation
+    federation = summary.federation
     tallies = [Tally.from_json(tally) for tally in summary.tallies]
-    return homogeneity(tallies, summary.seed, labels=known.labels if known else None)
+    return homogeneity(tallies, summary.seed, labels=federation.labels if federation else None)
 
 
 def _draw_p_values(ax: Axes, curves: Mapping[str, Sequence[float]]) -> None:
-    ax.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="exactly at every level")
+    ax.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="uniform p")
     ax.axvline(_LEVEL, color=GREY, linewidth=0.8)
     styles = [(colour, style) for style in ("-", "--") for colour in (BLUE, ORANGE, GREEN, RED)]
     for (name, values), (colour, style) in zip(curves.items(), styles * len(curves), strict=False):
-        ordered = np.sort([0.0, *values, 1.0])
-        share = np.clip(np.arange(len(ordered)) / len(values), 0, 1)
-        ax.step(ordered, share, where="post", color=colour, linestyle=style, label=f"{name} ({len(values)} runs)")
+        p = np.sort([0.0, *values, 1.0])
+        share = np.clip(np.arange(len(p)) / len(values), 0, 1)
+        ax.step(p, share, where="post", color=colour, linestyle=style, label=f"{name} ({len(values)} runs)")
     ax.set_xlim(-0.02, 1.02)
     ax.set_xlabel("p")
     ax.set_ylabel("share of runs")
@@ -165,56 +165,56 @@ def _draw_p_values(ax: Axes, curves: Mapping[str, Sequence[float]]) -> None:
 
 
 def unknown(finished: FinishedExperiment) -> list[Exhibit]:
-    """How far the server's T is off, where it had to estimate it."""
+    """Error of the server's T, if the server had to estimate it."""
     lines: list[list[Value | Cell]] = []
     panels = []
     for row in finished.rows:
-        shown: dict[str, Spread] = {}
+        errors: dict[str, Spread] = {}
         for method in finished.methods:
-            known = [s.federation for s in finished.members(row, method) if s.federation and s.federation.exact_target]
-            off = [np.abs(np.subtract(f.target, f.exact_target or f.target)).sum() / 2 for f in known]
-            if off:
-                shown[method.name] = Spread.of(off)
-                lines.append([row.name, method.name, shown[method.name], 100 * float(max(off)), len(off)])
-        if shown:
-            panels.append(Panel(row.name, partial(_draw_wrong, shown=shown), (4.6, 1.2 + 0.4 * len(shown))))
+            views = [s.federation for s in finished.members(row, method) if s.federation and s.federation.exact_target]
+            values = [np.abs(np.subtract(f.target, f.exact_target or f.target)).sum() / 2 for f in views]
+            if values:
+                errors[method.name] = Spread.of(values)
+                lines.append([row.name, method.name, errors[method.name], 100 * float(max(values)), len(values)])
+        if errors:
+            panels.append(Panel(row.name, partial(_draw_target_errors, spreads=errors), (4.6, 1.2 + 0.4 * len(errors))))
     caption = (
-        "Half the sum of |T̂ − T| in % at the end of training: the share of the target's labels that the server has "
-        "wrong. Mean ± standard deviation over seeds, and the worst of them."
+        "Half the sum of |T̂ − T| in % at the end of training: the share of the target's label mass that the server's T "
+        "has at wrong labels. Mean ± standard deviation over seeds, and the worst seed."
     )
     sheet = Sheet.of(["row", "method", "T that is wrong, %", "worst, %", "runs"], lines)
     return [Exhibit("unknown", "T from unlabelled inputs", caption, sheet, panels, tabular=True)] if lines else []
 
 
-def _draw_wrong(ax: Axes, shown: Mapping[str, Spread]) -> None:
-    means, errors = [100 * s.mean for s in shown.values()], [100 * s.std for s in shown.values()]
-    ax.barh(list(shown), means, xerr=errors, color=BLUE, error_kw={"ecolor": GREY})
+def _draw_target_errors(ax: Axes, spreads: Mapping[str, Spread]) -> None:
+    means, errors = [100 * s.mean for s in spreads.values()], [100 * s.std for s in spreads.values()]
+    ax.barh(list(spreads), means, xerr=errors, color=BLUE, error_kw={"ecolor": GREY})
     ax.invert_yaxis()
     ax.set_xlim(left=0)
     ax.set_xlabel("T that is wrong (%)")
 
 
 def privacy(finished: FinishedExperiment) -> list[Exhibit]:
-    """How far noise on label counts puts the weights off, and where they lead."""
+    """Effect of noise on label counts: misplaced weight, and squared distance to the target."""
     lines: list[list[Value | Cell]] = []
     places: list[float] = []
     errors: list[Spread] = []
     for row in finished.rows:
-        found = [error for s in finished.runs if s.row == row.name and (error := _error_of_weights(s)) is not None]
-        if not found or row.x is None:
+        effects = [effect for s in finished.runs if s.row == row.name and (effect := _noise_effect(s)) is not None]
+        if not effects or row.x is None:
             continue
-        off, expected, distances, exact = (Spread.of(values) for values in zip(*found, strict=True))
-        lines.append([row.name, row.x, off, expected, distances.mean, exact.mean, len(found)])
+        error, expected, squared_distance, exact = (Spread.of(values) for values in zip(*effects, strict=True))
+        lines.append([row.name, row.x, error, expected, squared_distance.mean, exact.mean, len(effects)])
         places.append(row.x)
-        errors.append(off)
+        errors.append(error)
     columns = [
-        "row", "ε", "weight that is misplaced, %", "expected by the server, %", "distance to T",
-        "distance to T without noise", "runs",
+        "row", "ε", "weight that is misplaced, %", "expected by the server, %", "squared distance to T",
+        "squared distance to T without noise", "runs",
     ]  # fmt: skip
     caption = (
-        "Half the sum of |α − α without noise|, the share of weight that noise on the clients' label counts moves to "
-        "the wrong clients; what the server expects of it from ε alone; and the squared distance of the true weighted "
-        "label mix from the target. One standard deviation over seeds."
+        "Half the sum of |α − α without noise|: the share of weight that noise on the clients' label counts moves to "
+        "the wrong clients. Next to it, the share that the server expects from ε alone, and the squared distance of "
+        "the true weighted label mix to the target. Means over seeds, ± one standard deviation."
     )
     look = Look(0, BLUE, "-", "o")
     order = np.argsort(places)
@@ -224,18 +224,18 @@ def privacy(finished: FinishedExperiment) -> list[Exhibit]:
     return [Exhibit("privacy", "What private counts cost", caption, sheet, [panel])] if lines else []
 
 
-def _error_of_weights(summary: Summary) -> tuple[float, float, float, float] | None:
-    """Return misplaced weight, the server's expectation of it, and the distances to T with noise and without."""
-    known = summary.federation
-    if known is None or known.exact_counts is None or known.moved is None:
+def _noise_effect(summary: Summary) -> tuple[float, float, float, float] | None:
+    """Return misplaced weight, the server's expectation of it, and squared distances to T with and without noise."""
+    view = summary.federation
+    if view is None or view.exact_counts is None or view.moved is None:
         return None
-    given = summary.configuration.method.options
-    exact = solve(known.exact_counts, known.target, lam=given.get("lam"), ess=given.get("ess"))
-    alpha = np.zeros(len(known.exact_counts))
-    alpha[known.participants] = known.alpha
+    options = summary.configuration.method.options
+    exact = solve(view.exact_counts, view.target, lam=options.get("lam"), ess=options.get("ess"))
+    alpha = np.zeros(len(view.exact_counts))
+    alpha[view.participants] = view.alpha
     mix = alpha @ exact.counts.marginals
-    distance = float(np.square(np.asarray(known.target) - mix).sum())
-    return float(np.abs(alpha - exact.alpha).sum() / 2), known.moved, distance, exact.squared_distance
+    squared_distance = float(np.square(np.asarray(view.target) - mix).sum())
+    return float(np.abs(alpha - exact.alpha).sum() / 2), view.moved, squared_distance, exact.squared_distance
 
 
 def _draw_error(ax: Axes, series: Series) -> None:

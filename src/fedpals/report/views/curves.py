@@ -1,4 +1,4 @@
-"""Curves: a metric against the rows' x, the projection distance there, and the metric after every round."""
+"""Curves: a metric and the squared projection distance against the rows' x, and the metric after every round."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from fedpals.shift.evaluation import Correction
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_NEAREST = 0.06
-"""Of an axis' length: places nearer to each other cannot both be named."""
-
-_PLAIN = Look(0, BLUE, "-", "o")
+_MIN_TICK_GAP = 0.06
+"""Share of the axis that must be between two tick labels."""
+_DISTANCE_LOOK = Look(0, BLUE, "-", "o")
 
 
 def curve(finished: FinishedExperiment) -> list[Exhibit]:
@@ -32,16 +31,16 @@ def curve(finished: FinishedExperiment) -> list[Exhibit]:
     rows, places, names = _axis(finished)
     metric = METRICS[finished.experiment.metric]
     panels, lines = [], []
-    drawn: dict[str, Look] = {}
+    legend: dict[str, Look] = {}
     for evaluation, title in finished.evaluations.items():
         series = []
         for method in finished.methods:
-            found = [
+            points = [
                 (x, s) for x, row in zip(places, rows, strict=True) if (s := finished.spread(row, method, evaluation))
             ]
-            if found:
-                look = drawn[method.name] = finished.looks[method.name]
-                series.append(Series.of(look, [x for x, _ in found], [s for _, s in found]))
+            if points:
+                look = legend[method.name] = finished.looks[method.name]
+                series.append(Series.of(look, [x for x, _ in points], [s for _, s in points]))
         panels.append(Panel(title, partial(_draw_curve, finished=finished, series=series, ticks=(places, names))))
         for x, row in zip(places, rows, strict=True):
             head: list[Value | Cell] = [row.name, x, title]
@@ -49,7 +48,7 @@ def curve(finished: FinishedExperiment) -> list[Exhibit]:
     title = f"Test {metric} against {finished.experiment.axis or 'the rows'}"
     caption = f"{title}; bands are one standard deviation over seeds."
     columns = ["row", finished.experiment.axis or "x", "evaluation", *(method.name for method in finished.methods)]
-    return [Exhibit("curve", title, caption, Sheet.of(columns, lines), panels, drawn)] if rows else []
+    return [Exhibit("curve", title, caption, Sheet.of(columns, lines), panels, legend)] if rows else []
 
 
 def _draw_curve(
@@ -63,49 +62,49 @@ def _draw_curve(
 def _draw_axis(ax: Axes, finished: FinishedExperiment, ticks: tuple[list[float], list[str]]) -> None:
     if finished.experiment.logarithmic:
         ax.set_xscale("log")
-    if _apart(ticks[0], logarithmic=finished.experiment.logarithmic):
+    if _all_fit(ticks[0], logarithmic=finished.experiment.logarithmic):
         name_places(ax, *ticks)
         ax.minorticks_off()
     ax.set_xlabel(finished.experiment.axis)
 
 
-def _apart(places: Sequence[float], *, logarithmic: bool) -> bool:
-    """Whether places on the axis are far enough from each other to be named all."""
-    at = np.log(places) if logarithmic else np.asarray(places)
-    return bool((np.diff(at) >= _NEAREST * np.ptp(at)).all())
+def _all_fit(places: Sequence[float], *, logarithmic: bool) -> bool:
+    """Return whether positions on the axis are far enough apart for a tick label each."""
+    x = np.log(places) if logarithmic else np.asarray(places)
+    return bool((np.diff(x) >= _MIN_TICK_GAP * np.ptp(x)).all())
 
 
 def _axis(finished: FinishedExperiment) -> tuple[list[Row], list[float], list[str]]:
-    """Return the rows that have a place on the axis, by x; where none has, all of them side by side."""
-    placed = sorted((row.x, i) for i, row in enumerate(finished.rows) if row.x is not None)
-    if not placed:
+    """Return the rows with an x, sorted by it, and their ticks; if no row has one, all rows side by side."""
+    positions = sorted((row.x, i) for i, row in enumerate(finished.rows) if row.x is not None)
+    if not positions:
         return finished.rows, [float(i) for i in range(len(finished.rows))], [row.name for row in finished.rows]
-    return [finished.rows[i] for _, i in placed], [x for x, _ in placed], [f"{x:g}" for x, _ in placed]
+    return [finished.rows[i] for _, i in positions], [x for x, _ in positions], [f"{x:g}" for x, _ in positions]
 
 
 def distance(finished: FinishedExperiment) -> list[Exhibit]:
-    """Projection distance d(T, S) against the rows' x."""
+    """Squared projection distance d(T, S) against the rows' x."""
     rows, places, names = _axis(finished)
-    found = [
+    points = [
         (x, row, Spread.of(summary.projection_distance for summary in finished.by_seed(row).values()))
         for x, row in zip(places, rows, strict=True)
         if finished.by_seed(row)
     ]
-    if not found:
+    if not points:
         return []
-    series = [Series.of(_PLAIN, [x for x, _, _ in found], [spread for _, _, spread in found])]
+    series = [Series.of(_DISTANCE_LOOK, [x for x, _, _ in points], [spread for _, _, spread in points])]
     sheet = Sheet.of(
         ["row", finished.experiment.axis or "x", "mean", "std", "seeds"],
-        [[row.name, x, spread.mean, spread.std, spread.seeds] for x, row, spread in found],
+        [[row.name, x, spread.mean, spread.std, spread.seeds] for x, row, spread in points],
     )
     caption = (
         "Squared distance d(T, S) from the target's label marginal to the convex hull of the clients', mean and one "
         "standard deviation over seeds. At 0 the target is covered: some mix of clients has exactly its labels."
     )
     panel = Panel(
-        "projection distance", partial(_draw_distance, finished=finished, series=series, ticks=(places, names))
+        "squared projection distance", partial(_draw_distance, finished=finished, series=series, ticks=(places, names))
     )
-    return [Exhibit("distance", "Projection distance", caption, sheet, [panel])]
+    return [Exhibit("distance", "Squared projection distance", caption, sheet, [panel])]
 
 
 def _draw_distance(
@@ -114,7 +113,7 @@ def _draw_distance(
     draw_series(ax, series, scale=1)
     _draw_axis(ax, finished, ticks)
     ax.set_ylim(bottom=0)
-    ax.set_ylabel("projection distance d(T, S)")
+    ax.set_ylabel("squared projection distance d(T, S)")
 
 
 def dynamics(finished: FinishedExperiment) -> list[Exhibit]:
@@ -134,8 +133,8 @@ def dynamics(finished: FinishedExperiment) -> list[Exhibit]:
         panels.append(Panel(row.name, partial(_draw_rounds, series=series, metric=metric)))
         spreads = {name: _by_round(runs) for name, runs in curves.items()}
         for i in range(max(map(len, spreads.values()))):
-            told = [spreads.get(method.name, [])[i : i + 1] for method in finished.methods]
-            lines.append([row.name, i + 1, *(spread[0] if spread else None for spread in told)])
+            cells = [spreads.get(method.name, [])[i : i + 1] for method in finished.methods]
+            lines.append([row.name, i + 1, *(cell[0] if cell else None for cell in cells)])
     caption = f"Test {metric} after every round, as trained; bands are one standard deviation over seeds."
     sheet = Sheet.of(["row", "round", *(method.name for method in finished.methods)], lines)
     return (

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,16 +17,13 @@ from fedpals.report.heatmap import marginals_panel
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.weights import Weights, ess_grid, solve
 
-if TYPE_CHECKING:
-    pass
-
 _ESS = (0.25, 0.5, 0.75)
-"""Of the weights figure, where the methods name none: the paper's."""
+"""ESS values of the weights figure, as in the paper, if no method sets one."""
 
 
 def heatmap(finished: FinishedExperiment) -> list[Exhibit]:
-    """Label marginals of clients and target, of every federation that is known."""
-    shown = []
+    """Label marginals of clients and target, for every federation."""
+    exhibits = []
     for name, federation in slugs(finished.federations).items():
         counts, target = federation.counts, federation.target
         S = counts.marginals if isinstance(counts.marginals, np.ndarray) else counts.marginals.toarray()
@@ -36,49 +32,49 @@ def heatmap(finished: FinishedExperiment) -> list[Exhibit]:
             [counts.client(i), int(counts.sizes[i]), *map(float, shares)] for i, shares in enumerate(S)
         ]
         seed = "" if federation.seed is None else f", seed {federation.seed}"
-        shown.append(
+        exhibits.append(
             Exhibit(
                 f"heatmap-{name}",
                 "Label marginals",
-                f"Labels of every client, and of the target below them: {federation.name}{seed}.",
+                f"Label shares of every client, and of the target below them: {federation.name}{seed}.",
                 Sheet.of(["client", "samples", *names], [*lines, ["target", None, *map(float, target)]]),
                 [marginals_panel(counts, target, title=federation.name)],
                 federation=federation.name,
             )
         )
-    return shown
+    return exhibits
 
 
 def weights(finished: FinishedExperiment) -> list[Exhibit]:
     """Weights of clients sorted by size, FedAvg's as dots, for several ESS."""
-    named = sorted({float(method.run["ess"]) for method in finished.experiment.method if "ess" in method.run})
-    shown = []
+    values = sorted({float(method.run["ess"]) for method in finished.experiment.method if "ess" in method.run})
+    exhibits = []
     for name, federation in slugs(finished.federations).items():
-        solutions = _solutions(federation, named or _ESS)
+        solutions = _solutions(federation, values or _ESS)
         first = solutions[0]
         counts, order = first.counts, by_size(first)
         lines: list[list[Value]] = [
             [counts.client(i), int(counts.sizes[i]), float(first.fedavg[i]), *(float(w.alpha[i]) for w in solutions)]
             for i in order
         ]
-        shown.append(
+        exhibits.append(
             Exhibit(
                 f"weights-{name}",
                 "Aggregation weights",
-                f"Weights of the clients, largest first: {federation.name}. The more effective samples are kept, the "
-                "closer FedPALS (bars) is to FedAvg (dots).",
+                f"Weights of the clients, largest first: {federation.name}. The larger the effective sample "
+                "size, the closer FedPALS (bars) is to FedAvg (dots).",
                 Sheet.of(["client", "samples", "FedAvg", *(f"ESS {w.ess:.0%}" for w in solutions)], lines),
                 weights_panels(solutions),
                 federation=federation.name,
             )
         )
-    return shown
+    return exhibits
 
 
-def _solutions(federation: FederationView, wanted: Iterable[float]) -> list[Weights]:
-    """Solve for every ESS; where several are below the smallest there is, that one is shown once."""
-    found = [solve(federation.counts, federation.target, ess=ess) for ess in wanted]
-    return [w for i, w in enumerate(found) if not (w.clamped and i + 1 < len(found) and found[i + 1].clamped)]
+def _solutions(federation: FederationView, values: Iterable[float]) -> list[Weights]:
+    """Solve for every ESS; values below the smallest possible ESS give one solution together."""
+    weights = [solve(federation.counts, federation.target, ess=ess) for ess in values]
+    return [w for i, w in enumerate(weights) if not (w.clamped and i + 1 < len(weights) and weights[i + 1].clamped)]
 
 
 def simplex(finished: FinishedExperiment) -> list[Exhibit]:
@@ -95,28 +91,28 @@ def simplex(finished: FinishedExperiment) -> list[Exhibit]:
         limit, fedavg = (solve(counts, target, lam=lam) for lam in (0.0, math.inf))
         path = (limit, *ess_grid(counts, target, 3), fedavg)
         panels.append(Panel(case.name, partial(draw_simplex, solutions=path), (5.0, 4.0)))
-        for name, point, gap in (
+        for name, point, squared_distance in (
             ("target T", target, 0.0),
             ("α⁰S, its projection", limit.projection.point, limit.projection_squared_distance),
             ("FedAvg", fedavg.marginal, fedavg.squared_distance),
         ):
-            lines.append([case.name, name, *map(float, point), gap])
+            lines.append([case.name, name, *map(float, point), squared_distance])
     caption = (
         "The target's label marginal T, its projection α⁰S onto the hull of the clients' marginals, and the mix that "
-        "FedAvg implies; in green the path of FedPALS as λ grows."
+        "results from FedAvg. The green line is the path of FedPALS as λ grows."
     )
     names = finished.experiment.case[0].labels if finished.experiment.case else []
-    sheet = Sheet.of(["case", "point", *names, "distance to T"], lines)
+    sheet = Sheet.of(["case", "point", *names, "squared distance to T"], lines)
     return [Exhibit("simplex", "Label simplex", caption, sheet, panels)] if panels else []
 
 
 def slugs(federations: Iterable[FederationView]) -> dict[str, FederationView]:
-    """Return federations by a name that files can have."""
-    found: dict[str, FederationView] = {}
+    """Return federations by a name that is valid for files."""
+    federation_by_slug: dict[str, FederationView] = {}
     for federation in federations:
         plain = federation.name.lower().replace("β", "beta").replace("λ", "lambda").replace("δ", "delta")
         slug = re.sub(r"[^a-z0-9.]+", "-", plain).strip("-.") or "row"
-        while slug in found:
+        while slug in federation_by_slug:
             slug += "-again"
-        found[slug] = federation
-    return found
+        federation_by_slug[slug] = federation
+    return federation_by_slug

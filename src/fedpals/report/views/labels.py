@@ -13,55 +13,55 @@ from fedpals.report.lines import draw_labels
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.shift.evaluation import Evaluation
 
-_MOST_LABELS = 40
-"""Of more labels the target's most frequent ones are drawn."""
+_SHOWN_LABELS = 40
+"""Number of labels shown: the most frequent ones of the target."""
 
 
 def labels(finished: FinishedExperiment) -> list[Exhibit]:
     """Accuracy per label of FedPALS, FedAvg and Oracle."""
-    methods = [
+    candidates = [
         next((m for m in finished.methods if m.run.get("method") == kind), None)
         for kind in ("fedpals", "fedavg", "oracle")
     ]
-    chosen = [method for method in methods if method]
+    methods = [method for method in candidates if method]
     panels = []
     lines: list[list[Value | Cell]] = []
     for row in finished.rows:
-        shares = {m.name: _per_label(finished, row, m) for m in chosen if finished.members(row, m)}
+        shares = {m.name: _per_label(finished, row, m) for m in methods if finished.members(row, m)}
         names = _label_names(finished, row, shares)
-        shown = [k for k in range(len(names)) if any(values[k] is not None for values in shares.values())]
-        shown = sorted(sorted(shown, key=lambda k: -_share(finished, row, k))[:_MOST_LABELS])
-        if not shown:
+        indices = [k for k in range(len(names)) if any(values[k] is not None for values in shares.values())]
+        indices = sorted(sorted(indices, key=lambda k: -_share(finished, row, k))[:_SHOWN_LABELS])
+        if not indices:
             continue
-        drawn = [(finished.looks[name], [values[k] for k in shown]) for name, values in shares.items()]
-        some = [names[k] for k in shown]
-        size = (max(4.6, 0.4 * len(some) + 1), 3.6)
-        panels.append(Panel(row.name, partial(draw_labels, labels=some, shares=drawn), size))
-        nothing: list[float | None] = [None] * len(names)
-        columns = [shares.get(method.name, nothing) for method in chosen]
+        bars = [(finished.looks[name], [values[k] for k in indices]) for name, values in shares.items()]
+        label_names = [names[k] for k in indices]
+        size = (max(4.6, 0.4 * len(label_names) + 1), 3.6)
+        panels.append(Panel(row.name, partial(draw_labels, labels=label_names, shares=bars), size))
+        empty: list[float | None] = [None] * len(names)
+        columns = [shares.get(method.name, empty) for method in methods]
         lines += [
             [row.name, names[k], *(100 * v if (v := column[k]) is not None else None for column in columns)]
-            for k in shown
+            for k in indices
         ]
     caption = (
-        "Share of each label's test samples that is recognised, in %, as trained: mean over the seeds whose target has "
-        "the label."
+        "Share of each label's test samples that is classified correctly, in %, as trained: mean over the seeds whose "
+        "target has the label."
     )
-    sheet = Sheet.of(["row", "label", *(method.name for method in chosen)], lines)
-    legend = {method.name: finished.looks[method.name] for method in chosen}
+    sheet = Sheet.of(["row", "label", *(method.name for method in methods)], lines)
+    legend = {method.name: finished.looks[method.name] for method in methods}
     return [Exhibit("labels", "Accuracy per label", caption, sheet, panels, legend)] if panels else []
 
 
 def _per_label(finished: FinishedExperiment, row: Row, method: Column) -> list[float | None]:
-    selected = [summary.selected[Evaluation.RAW].test for summary in finished.members(row, method)]
-    tested = [test.per_label for test in selected if test]
-    seen = [[value for value in values if value is not None] for values in zip(*tested, strict=True)]
-    return [sum(values) / len(values) if values else None for values in seen]
+    tests = [summary.selected[Evaluation.RAW].test for summary in finished.members(row, method)]
+    recalls = [test.per_label for test in tests if test]
+    by_label = [[value for value in values if value is not None] for values in zip(*recalls, strict=True)]
+    return [sum(values) / len(values) if values else None for values in by_label]
 
 
 def _label_names(finished: FinishedExperiment, row: Row, shares: Mapping[str, Sequence[object]]) -> list[str]:
-    known = [s.federation.labels for s in finished.runs if s.row == row.name and s.federation]
-    return known[0] if known else [str(k) for k in range(max(map(len, shares.values()), default=0))]
+    names = [s.federation.labels for s in finished.runs if s.row == row.name and s.federation]
+    return names[0] if names else [str(k) for k in range(max(map(len, shares.values()), default=0))]
 
 
 def _share(finished: FinishedExperiment, row: Row, label: int) -> float:

@@ -1,4 +1,4 @@
-"""Tables: mean ± standard deviation of every row and method, and the paper's numbers beside them."""
+"""Tables: mean ± standard deviation of every row and method, next to the paper's numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def table(finished: FinishedExperiment) -> list[Exhibit]:
-    """Mean ± std of every row and method, as trained and corrected, and the paper's beside them."""
+    """Mean ± std of every row and method, as trained and corrected, next to the paper's."""
     methods = finished.methods
     lines: list[list[Value | Cell]] = []
     best: dict[Evaluation, Counter[str]] = {evaluation: Counter() for evaluation in finished.evaluations}
@@ -38,15 +38,15 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
             ]
             lines.append([row.name, title, *cells])
         if row.reported:
-            told = [_reported(row.reported.get(method.name)) for method in methods]
-            lines.append([row.name, "in the paper", *(Cell(value, "quiet") for value in told)])
+            values = [_reported(row.reported.get(method.name)) for method in methods]
+            lines.append([row.name, "in the paper", *(Cell(value, "quiet") for value in values)])
     sheet = Sheet.of(["row", "evaluation", *(method.name for method in methods)], lines)
     metric = METRICS[finished.experiment.metric]
-    aside = ", ".join(["Oracle", *(m.name for m in methods if m.apart and not is_oracle(m.run))])
+    excluded = ", ".join(["Oracle", *(m.name for m in methods if m.apart and not is_oracle(m.run))])
     caption = (
         f"Test {metric} in the target domain in %, mean ± standard deviation over seeds, at the round selected on "
-        "validation data of the target; where a line says no target data, by the clients' own estimate. Bold: the "
-        f"best mean of a line, {aside} aside; underlined: within one standard deviation of it. "
+        "validation data of the target, or, in lines with no target data, by the clients' own estimate. Bold: the best "
+        f"mean of a line, without {excluded}; underlined: within one standard deviation of it. "
         + " ".join(
             _tally(title, best[evaluation]) for evaluation, title in finished.evaluations.items() if best[evaluation]
         )
@@ -59,13 +59,13 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
 
 
 def _draw_row(ax: Axes, finished: FinishedExperiment, row: Row) -> None:
-    compared = []
+    bars = []
     for method in finished.methods:
         raw, prior = (finished.spread(row, method, evaluation) for evaluation in (Evaluation.RAW, Evaluation.PRIOR))
-        told = _reported(row.reported.get(method.name))
+        reported = _reported(row.reported.get(method.name))
         if raw and prior:
-            compared.append(Compared(method.name, raw, prior, told))
-    draw_compared(ax, compared, METRICS[finished.experiment.metric])
+            bars.append(Compared(method.name, raw, prior, reported))
+    draw_compared(ax, bars, METRICS[finished.experiment.metric])
 
 
 def _mark(method: Column, rivals: Mapping[str, Spread], first: str | None) -> Mark:
@@ -81,14 +81,14 @@ def _note(finished: FinishedExperiment, row: Row, method: Column, evaluation: Ev
     if not members:
         return ""
     rounds = Spread.of(summary.selected[evaluation].round for summary in members)
-    chosen = f"chosen: {settings_text(members[0].point)}; " if members[0].point else ""
+    point = f"chosen: {settings_text(members[0].point)}; " if members[0].point else ""
     diverged = sum(summary.diverged for summary in members)
-    late = f"; {diverged} of them diverged after that" if diverged else ""
-    return f"{chosen}{len(members)} seeds; selected round {rounds.mean:.0f} on average{late}"
+    warning = f"; {diverged} of them diverged later" if diverged else ""
+    return f"{point}{len(members)} seeds; selected round {rounds.mean:.0f} on average{warning}"
 
 
-def _reported(told: Sequence[float] | None) -> Spread | None:
-    return Spread(told[0] / 100, told[1] / 100 if len(told) > 1 else 0.0, 0) if told else None
+def _reported(values: Sequence[float] | None) -> Spread | None:
+    return Spread(values[0] / 100, values[1] / 100 if len(values) > 1 else 0.0, 0) if values else None
 
 
 def _tally(title: str, best: Counter[str]) -> str:

@@ -1,0 +1,92 @@
+"""The figure of one set of weights: who counts for how much, whose labels come out, and what other weights would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpals.report.advice import mismatch
+from fedpals.report.figures import Panel, compose
+from fedpals.report.looks import BLUE, GREEN, GREY, ORANGE, RED
+from fedpals.weights import Weights, ess_grid, solve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_NAMED_CLIENTS = 20
+"""Clients with a bar of their own; the others are summed up."""
+_NAMED_LABELS = 15
+_CURVE_POINTS = 15
+
+
+def weights_overview(weights: Weights) -> Figure:
+    """Draw weights by client, the label mix beside the target's, and the trade-off."""
+    clients = min(weights.alpha.size, _NAMED_CLIENTS + 1)
+    limit, fedavg = (solve(weights.counts, weights.target, lam=lam) for lam in (0.0, math.inf))
+    path = (limit, *ess_grid(weights.counts, weights.target, _CURVE_POINTS), fedavg)
+    size = (4.8, max(3.6, 0.26 * clients + 1.2))
+    panels = [
+        Panel("weights of the clients", partial(_draw_clients, weights=weights), size),
+        Panel("labels of the mix", partial(_draw_mix, weights=weights), size),
+        Panel("trade-off", partial(_draw_tradeoff, weights=weights, path=path), size),
+    ]
+    return compose(panels)
+
+
+def _draw_clients(ax: Axes, weights: Weights) -> None:
+    order = np.argsort(-weights.alpha, kind="stable")
+    named, others = order[:_NAMED_CLIENTS], order[_NAMED_CLIENTS:]
+    names = [weights.counts.client(i) for i in named]
+    pals, fedavg = weights.alpha[named].tolist(), weights.fedavg[named].tolist()
+    if others.size:
+        names.append(f"{others.size:,} others")
+        pals.append(float(weights.alpha[others].sum()))
+        fedavg.append(float(weights.fedavg[others].sum()))
+    places = np.arange(len(names))
+    ax.barh(places, pals, height=0.7, color=BLUE, label="FedPALS")
+    ax.plot(fedavg, places, "o", color=ORANGE, markersize=5, label="FedAvg")
+    ax.set_yticks(places, [_short(name) for name in names])
+    ax.invert_yaxis()
+    ax.set_xlim(left=0)
+    ax.set_xlabel("aggregation weight")
+    ax.legend(frameon=False, loc="lower right")
+
+
+def _draw_mix(ax: Axes, weights: Weights) -> None:
+    fedavg = np.asarray(weights.fedavg @ weights.counts.marginals)
+    importance = np.max([weights.target, weights.marginal, fedavg], axis=0)
+    shown = np.sort(np.argsort(-importance, kind="stable")[:_NAMED_LABELS])
+    places, height = np.arange(shown.size), 0.27
+    for shift, values, colour, name in (
+        (-height, fedavg, ORANGE, "FedAvg"),
+        (0.0, weights.marginal, BLUE, "FedPALS"),
+        (height, weights.target, RED, "target"),
+    ):
+        ax.barh(places + shift, 100 * values[shown], height, color=colour, label=name)
+    ax.set_yticks(places, [_short(weights.counts.label(int(k))) for k in shown])
+    ax.invert_yaxis()
+    ax.set_xlabel("share of samples (%)")
+    ax.set_xlim(right=1.25 * 100 * float(importance.max()))  # room for the legend
+    ax.legend(frameon=False, loc="center right")
+
+
+def _draw_tradeoff(ax: Axes, weights: Weights, path: Sequence[Weights]) -> None:
+    ess = [100 * w.ess for w in path]
+    wrong = [100 * mismatch(w.target, w.marginal) for w in path]
+    ax.plot(ess, wrong, "-", color=GREEN)
+    ax.plot(ess[-1], wrong[-1], "s", color=ORANGE, label="FedAvg")
+    ax.plot(100 * weights.ess, 100 * mismatch(weights.target, weights.marginal), "o", color=BLUE, label="these weights")
+    ax.grid(visible=True, color=GREY, alpha=0.2, linewidth=0.6)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("effective sample size (%)")
+    ax.set_ylabel("samples for which the mix is wrong (%)")
+    ax.legend(frameon=False)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 24 else f"{name[:23]}…"
