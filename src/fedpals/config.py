@@ -29,7 +29,7 @@ class Settings(BaseModel):
 
 
 def unset(meaning: str) -> dict[str, JsonValue]:
-    """Say in words what holds where a key is left out, for ``Field(default=None, json_schema_extra=…)`` and its help."""
+    """Say in words what holds where a key is left out, for ``Field(default=None, json_schema_extra=…)``."""
     return {"unset": meaning}
 
 

@@ -8,7 +8,7 @@ pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
 
 from fedpals.report.lines import comparison_figure
 from fedpals.report.table import Spread, summarise
-from fedpals.shift.evaluation import Evaluation
+from fedpals.shift.evaluation import Correction
 from fedpals.simulation.run import Run
 from fedpals.simulation.simulator import simulate
 from tests.runs import lines_of, result_of
@@ -32,7 +32,7 @@ def test_the_figure_and_the_table_show_the_records(tmp_path: Path) -> None:
     rows = summarise(records)
     assert [row.title for row in rows] == ["FedAvg", "FedRS"]
     accuracies = [result_of(record)["selected"]["raw"]["test"]["accuracy"] for record in records[:2]]
-    assert rows[0].accuracy[Evaluation.RAW].mean == pytest.approx(sum(accuracies) / 2)
+    assert rows[0].accuracy[Correction.RAW].mean == pytest.approx(sum(accuracies) / 2)
     curves, bars = comparison_figure(records).axes
     last = [lines_of(record)[-1]["raw"]["test"]["accuracy"] for record in records[:2]]
     line = curves.lines[0].get_ydata()

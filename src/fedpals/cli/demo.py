@@ -40,8 +40,9 @@ def demo(
     console = Console()
     console.print(
         "Nine clients hold images of three digits each; the model will be used where three digits, drawn anew, are "
-        "all there is.\nThe server knows the clients' label counts and the target's. Nobody sees a target image: rounds are "
-        "selected by what\nclients say of samples that they hold out, and the target's images are only tested on.\n"
+        "all there is. The server\nknows the clients' label counts and the target's. Nobody sees a target image: "
+        "rounds are selected by what clients\nsay of samples that they hold out, and the target's images are only "
+        "tested on.\n"
     )
     records = compute(expand(SETTINGS, seeds), SweepSettings(out / "runs", workers), console)
     save_figure(comparison_figure(records), figure)

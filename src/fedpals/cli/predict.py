@@ -30,7 +30,8 @@ def predict(
         Path,
         typer.Argument(
             metavar="INPUTS",
-            help="New samples: a .npz file with an array x, a .csv file with the columns of training, or a folder of images.",
+            help="New samples: a .npz file with an array x, a .csv file with the columns of training, or a folder "
+            "of images.",
         ),
     ],
     out: Annotated[

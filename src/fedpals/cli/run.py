@@ -180,8 +180,8 @@ def _print_study(records: Sequence[Record], console: Console) -> None:
     )
     paired = ", paired difference ± standard error" if several else ""
     console.print(
-        f"[dim]Target accuracy in %, {where}; mean ± std over seeds{paired}. Rounds are selected by the clients' estimate; no "
-        "target sample chooses anything.[/dim]"
+        f"[dim]Target accuracy in %, {where}; mean ± std over seeds{paired}. Rounds are selected by the clients' "
+        "estimate; no target sample chooses anything.[/dim]"
     )
 
 

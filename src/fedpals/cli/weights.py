@@ -89,8 +89,8 @@ def weights(
 ) -> None:
     """Aggregation weights for a target from label counts, and whether it is covered.
 
-    Cells may be separated by comma, semicolon or tab. The target is two columns, label and probability (or percentage, or
-    count), or the labels above one row of numbers.
+    Cells may be separated by comma, semicolon or tab. The target is two columns, label and probability (or
+    percentage, or count), or the labels above one row of numbers.
     """
     if sum(choice is not None for choice in (ess, lam, grid)) > 1:
         raise InputError("--ess, --lam and --grid are three ways to say the same: give one of them")

@@ -32,7 +32,7 @@ class Federation:
     clients: tuple[Indices, ...]
     """M index arrays into the data set, of the clients to train on."""
     validation: Indices
-    """To select models with; disjoint from every client and from ``test``. Empty where the target has no such samples."""
+    """To select models with; disjoint from every client and from ``test``. Empty where the target has none."""
     test: Indices
     """To report with; disjoint from everything else. Empty where the target has no samples at all."""
     target: Vector
@@ -73,7 +73,7 @@ class Federation:
             the target: its samples are only tested on. Or its samples, (x, y), to test on.
         scale
             "standard" brings every column (of float images: every channel) to mean 0 and standard deviation 1 over
-            the clients, by sums that they send; "none" leaves numbers as they are. Images of bytes always become −1 to 1.
+            the clients, by sums that they send; "none" leaves numbers as they are. Images of bytes become −1 to 1.
         impute
             "mean" or "median" of all clients takes the place of missing values (NaN), which are an error unless given.
         name
@@ -186,8 +186,8 @@ def federate(dataset: Dataset, target: Any, *, scale: Scale = "standard", impute
     if (absent := np.flatnonzero(held == 0)).size:
         share = f", {T[absent[0]]:.0%} of the target" if T[absent[0]] else ""
         raise InputError(
-            f"labels: no client has a sample of {dataset.labels[absent[0]]!r}{share}; leave the label out of labels and "
-            "target, or get a client that has it"
+            f"labels: no client has a sample of {dataset.labels[absent[0]]!r}{share}; leave the label out of labels "
+            "and target, or get a client that has it"
         )
     return Federation(_scaled(dataset, clients, scale, impute), clients, _NOTHING, test, T, names=tuple(rows))
 
@@ -234,8 +234,8 @@ def _scaled(dataset: Dataset, clients: Sequence[Indices], scale: Scale, impute: 
     if missing.any() and impute is None:
         row, column = (int(i) for i in np.argwhere(missing)[0][:2])
         raise InputError(
-            f"x[{row}, {column}] is missing (NaN), and {np.count_nonzero(missing) - 1} more values are; fill them in, or "
-            'give impute="median" or "mean"'
+            f"x[{row}, {column}] is missing (NaN), and {np.count_nonzero(missing) - 1} more values are; fill them in, "
+            'or give impute="median" or "mean"'
         )
     scaling = federated_scaling(x, clients, scale, impute)
     return replace(dataset, x=scaling(x), scaling=scaling)

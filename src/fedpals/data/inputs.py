@@ -51,7 +51,7 @@ def column_names(x: Any) -> tuple[str, ...]:
 def as_labels(y: Any, labels: Sequence[Any] | None, samples: int, what: str = "y") -> tuple[Indices, tuple[str, ...]]:
     """Return labels as numbers from 0, and their names.
 
-    ``y`` holds names out of ``labels``, or whole numbers from 0; without ``labels`` the names are the values that occur.
+    ``y`` holds names out of ``labels``, or whole numbers from 0; without ``labels`` they are the values that occur.
     """
     values = _as_array(y, what).reshape(-1) if np.ndim(y) != 1 and np.size(y) == samples else _as_array(y, what)
     if values.shape != (samples,):

@@ -158,7 +158,8 @@ class Task(Settings):
             raise InputError(f"{self.name}: these data were given in Python; give them again with fedpals.train")
         if self.content is not None and (now := content_digest(Path(self.task).expanduser())) != self.content:
             raise InputError(
-                f"{self.task} has changed since the run was started (content {self.content}, now {now}); start another run"
+                f"{self.task} has changed since the run was started (content {self.content}, now {now}); start "
+                "another run"
             )
         return _load_once(self.task, folder, self.client_key, self.client_column, self.label_column)
 
@@ -202,14 +203,14 @@ class Task(Settings):
         """Return the federation of the clients that the data name."""
         if data.domain is None:
             raise InputError(
-                f"{self.task} does not say which client a sample belongs to; give client_key (.npz), client_column (CSV), or "
-                "a folder client/label/image"
+                f"{self.task} does not say which client a sample belongs to; give client_key (.npz), client_column "
+                "(CSV), or a folder client/label/image"
             )
         target = self.target or self.target_client
         if target is None:
             raise InputError(
-                f"{self.task}: T is missing; give target, a CSV file of labels and probabilities, or target_client, one of "
-                f"{', '.join(data.domains[:12])}"
+                f"{self.task}: T is missing; give target, a CSV file of labels and probabilities, or target_client, "
+                f"one of {', '.join(data.domains[:12])}"
             )
         return federate(data, target, scale=self.scale or "standard", impute=self.impute)
 

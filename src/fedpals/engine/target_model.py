@@ -167,8 +167,8 @@ class TargetModel:
         inputs = self._inputs(x, rows)
         if tuple(inputs.shape[1:]) != self.facts.shape:
             raise InputError(
-                f"x: samples of shape {tuple(inputs.shape[1:])}, but the model was trained on {self.facts.shape}; give inputs of "
-                "that kind"
+                f"x: samples of shape {tuple(inputs.shape[1:])}, but the model was trained on {self.facts.shape}; give "
+                "inputs of that kind"
             )
         if isinstance(use, Head):
             features = self._model.features(inputs)

@@ -223,7 +223,7 @@ def _make_counts(path: Path, values: Vector, clients: list[str], labels: list[st
         for column, label in enumerate(labels):
             if label.lower() in _SUM_HEADERS and np.array_equal(2 * values[:, column], values.sum(axis=1)):
                 raise InputError(
-                    f"{path}: the column {label!r} holds the sums of the others and is no label; remove it from the file"
+                    f"{path}: the column {label!r} holds the sums of the others and is no label; remove it"
                 )
     try:
         return LabelCounts.of(values, clients=clients, labels=labels)

@@ -139,8 +139,8 @@ def build_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
 def method_of(given: Any, options: Mapping[str, Any] | None = None) -> Method:
     """Return the method that a name, an object, or a pair of them stands for.
 
-    ``options`` are for names. An object of a `ClientRule` subclass is joined with FedAvg's weighting, one of a `Weighting`
-    subclass with plain SGD; a pair joins a rule with a weighting, as ``(MyRule(), "fedpals")``.
+    ``options`` are for names. An object of a `ClientRule` subclass is joined with FedAvg's weighting, one of a
+    `Weighting` subclass with plain SGD; a pair joins a rule with a weighting, as ``(MyRule(), "fedpals")``.
 
     >>> method_of((Proximal(0.1), "fedpals"), {"ess": 0.5}).name
     'proximal+fedpals'
@@ -167,7 +167,8 @@ def method_of(given: Any, options: Mapping[str, Any] | None = None) -> Method:
             [*titles, type(part).__name__],
             {**chosen, **own_options(part)},
         )
-    return Method("+".join(names), "+".join(titles), rule, weighting, False, chosen, own_source(rule, weighting))
+    source = own_source(rule, weighting)
+    return Method("+".join(names), "+".join(titles), rule, weighting, oracle=False, options=chosen, source=source)
 
 
 def register(
@@ -179,8 +180,8 @@ def register(
 ) -> None:
     """Give a client rule or a weighting a name: for `fedpals.train`, TOML files, the command line and Flower.
 
-    Its options, declared with `fedpals.option`, become keys and flags. Call it where the class is defined; a package that
-    names its module in the entry-point group ``fedpals.methods`` is loaded by the command line.
+    Its options, declared with `fedpals.option`, become keys and flags. Call it where the class is defined; a package
+    that names its module in the entry-point group ``fedpals.methods`` is loaded by the command line.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise InputError(f"name is {name!r}; give small letters, digits and underscores")

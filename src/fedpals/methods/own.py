@@ -70,10 +70,12 @@ class UnavailableRule(ClientRule):
 
     def learned_prior(self, mix: Vector) -> Vector:
         """Refuse."""
+        del mix
         raise _unavailable(self.method)
 
     def correction(self, server: Tensor | None, client: Tensor | None, like: Tensor) -> Tensor | None:
         """Refuse."""
+        del server, client, like
         raise _unavailable(self.method)
 
 
@@ -85,6 +87,7 @@ class UnavailableWeighting(Weighting):
 
     def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
         """Refuse."""
+        del counts, target, participants, state
         raise _unavailable(self.method)
 
 

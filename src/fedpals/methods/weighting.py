@@ -13,7 +13,7 @@ from fedpals.weights.uncertainty import WeightUncertainty
 
 @dataclass(frozen=True)
 class Weighting:
-    """How the server weighs updates: by size, α_i = n_i/N, as FedAvg does. Other weightings override the hooks they need.
+    """How the server weighs updates: by size, α_i = n_i/N, as FedAvg does. Others override the hooks they need.
 
     Some weightings keep a vector from round to round (AFL's mixture); one that keeps none returns None for it.
     """
@@ -41,6 +41,6 @@ class Weighting:
         return state
 
     def uncertainty(self, counts: LabelCounts, target: Vector, epsilon: float, seed: int) -> WeightUncertainty | None:
-        """Return how far weights may be off where ``counts`` carry noise of ``epsilon``; None where that is not known."""
+        """Return how far weights may be off where ``counts`` carry noise of ``epsilon``; None where unknown."""
         del counts, target, epsilon, seed
         return None

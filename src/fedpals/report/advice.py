@@ -1,4 +1,4 @@
-"""What a set of weights means for the user, in plain words."""
+"""Sentences in plain words about a set of weights."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fedpals.weights import Weights
 _NEGLIGIBLE_MISMATCH = 0.005
 """Share of wrong samples below which the marginals count as equal."""
 _SMALL_MISMATCH = 0.05
-"""Share of wrong samples that a model will hardly notice."""
+"""Share of wrong samples that hardly affects a model."""
 _LOW_ESS = 0.25
 """Effective sample size, as a fraction, below which there is a warning."""
 _NAMED_LABELS = 3
-"""Labels that are named where the mix is short of several."""
+"""Number of labels named in a sentence."""
 
 ESS_MEANING = "that many samples, all weighted equally, would give as steady a model"
 
@@ -34,12 +34,12 @@ def fedavg_mismatch(weights: Weights) -> float:
 
 
 def used_clients(weights: Weights) -> int:
-    """Return how many clients have weight; one below the certificate's error may as well be 0."""
+    """Return the number of clients with weight; a weight below the certificate's error counts as 0."""
     return int(np.count_nonzero(weights.alpha > weights.certificate.error))
 
 
 def coverage_sentence(weights: Weights) -> str:
-    """Say whether the target is covered; if not, what even the best mix is short of, and what would help."""
+    """Say whether the target is covered; if not, how wrong the best mix is, and which labels no client has."""
     projection = weights.projection
     if projection.covered:
         return "covered: some mix of the clients has exactly the target's labels"
@@ -52,24 +52,24 @@ def coverage_sentence(weights: Weights) -> str:
 
 
 def shortage_sentence(weights: Weights) -> str | None:
-    """Say which labels the best mix is short of, and which client would help most; None where T is covered."""
+    """Say which labels the best mix lacks, and which client would help most; None if T is covered."""
     residual = weights.target - weights.projection.point
-    short = [k for k in np.argsort(-residual, kind="stable").tolist() if residual[k] > _NEGLIGIBLE_MISMATCH]
-    if weights.projection.covered or not short:
+    lacking = [k for k in np.argsort(-residual, kind="stable").tolist() if residual[k] > _NEGLIGIBLE_MISMATCH]
+    if weights.projection.covered or not lacking:
         return None
-    labels = weights.counts
+    counts = weights.counts
     parts = [
-        f"{labels.label(k)} ({_percent(weights.projection.point[k])} instead of {_percent(weights.target[k])})"
-        for k in short[:_NAMED_LABELS]
+        f"{counts.label(k)} ({_percent(weights.projection.point[k])} instead of {_percent(weights.target[k])})"
+        for k in lacking[:_NAMED_LABELS]
     ]
-    more = f" and {len(short) - _NAMED_LABELS} more" if len(short) > _NAMED_LABELS else ""
-    wanted = np.maximum(residual, 0.0) / np.maximum(residual, 0.0).sum()
-    best = ", ".join(f"{_percent(wanted[k])} {labels.label(k)}" for k in short[:_NAMED_LABELS])
+    more = f" and {len(lacking) - _NAMED_LABELS} more" if len(lacking) > _NAMED_LABELS else ""
+    shares = np.maximum(residual, 0.0) / np.maximum(residual, 0.0).sum()
+    best = ", ".join(f"{_percent(shares[k])} {counts.label(k)}" for k in lacking[:_NAMED_LABELS])
     return f"It stays short of {', '.join(parts)}{more}. A new client would help most whose labels are {best}."
 
 
 def advice(weights: Weights) -> str:
-    """Recommend how to use these weights, by the mismatch that is left."""
+    """Recommend how to use these weights, depending on the remaining mismatch."""
     before, after = fedavg_mismatch(weights), mismatch(weights.target, weights.marginal)
     least = mismatch(weights.target, weights.projection.point)
     if before < _NEGLIGIBLE_MISMATCH:

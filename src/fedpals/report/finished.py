@@ -20,6 +20,7 @@ from fedpals.simulation.record import Record
 EVALUATIONS = {
     Evaluation.RAW: "as trained",
     Evaluation.PRIOR: "+prior",
+    Evaluation.RAW_BY_ESTIMATE: "as trained, no target data",
     Evaluation.PRIOR_BY_ESTIMATE: "+prior, no target data",
     Evaluation.CALIBRATED_BY_ESTIMATE: "calibrated, no target data",
     Evaluation.GAUSSIAN: "Gaussian head, no target data",
@@ -87,8 +88,11 @@ class FinishedExperiment:
 
     @cached_property
     def evaluations(self) -> dict[Evaluation, str]:
-        """Titles of the `EVALUATIONS` that some run has."""
-        return {key: title for key, title in EVALUATIONS.items() if any(key in s.selected for s in self.runs)}
+        """Of `EVALUATIONS` those that some run has; rounds of the raw model are selected in one way only."""
+        have = {evaluation for summary in self.runs for evaluation in summary.selected}
+        if Evaluation.RAW in have:
+            have.discard(Evaluation.RAW_BY_ESTIMATE)
+        return {evaluation: title for evaluation, title in EVALUATIONS.items() if evaluation in have}
 
     def members(self, row: Row, method: Column) -> list[Summary]:
         """Return the runs of a cell, one per seed."""

@@ -1,4 +1,4 @@
-"""The figure of one set of weights: who counts for how much, whose labels come out, and what other weights would do."""
+"""Figure of one set of weights: the weight of every client, the label mix, and the trade-off with other weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAMED_CLIENTS = 20
-"""Clients with a bar of their own; the others are summed up."""
+"""Number of clients with their own bar; the others are added up."""
 _NAMED_LABELS = 15
+"""Number of labels shown: those with the largest shares."""
 _CURVE_POINTS = 15
+"""Number of solutions between the limit λ → 0⁺ and FedAvg."""
 
 
 def weights_overview(weights: Weights) -> Figure:
-    """Draw weights by client, the label mix beside the target's, and the trade-off."""
+    """Draw weights by client, the label mix next to the target's, and the trade-off."""
     clients = min(weights.alpha.size, _NAMED_CLIENTS + 1)
     limit, fedavg = (solve(weights.counts, weights.target, lam=lam) for lam in (0.0, math.inf))
     path = (limit, *ess_grid(weights.counts, weights.target, _CURVE_POINTS), fedavg)
@@ -40,15 +42,15 @@ def weights_overview(weights: Weights) -> Figure:
 
 def _draw_clients(ax: Axes, weights: Weights) -> None:
     order = np.argsort(-weights.alpha, kind="stable")
-    named, others = order[:_NAMED_CLIENTS], order[_NAMED_CLIENTS:]
-    names = [weights.counts.client(i) for i in named]
-    pals, fedavg = weights.alpha[named].tolist(), weights.fedavg[named].tolist()
+    largest, others = order[:_NAMED_CLIENTS], order[_NAMED_CLIENTS:]
+    names = [weights.counts.client(i) for i in largest]
+    fedpals, fedavg = weights.alpha[largest].tolist(), weights.fedavg[largest].tolist()
     if others.size:
         names.append(f"{others.size:,} others")
-        pals.append(float(weights.alpha[others].sum()))
+        fedpals.append(float(weights.alpha[others].sum()))
         fedavg.append(float(weights.fedavg[others].sum()))
     places = np.arange(len(names))
-    ax.barh(places, pals, height=0.7, color=BLUE, label="FedPALS")
+    ax.barh(places, fedpals, height=0.7, color=BLUE, label="FedPALS")
     ax.plot(fedavg, places, "o", color=ORANGE, markersize=5, label="FedAvg")
     ax.set_yticks(places, [_short(name) for name in names])
     ax.invert_yaxis()
@@ -60,15 +62,15 @@ def _draw_clients(ax: Axes, weights: Weights) -> None:
 def _draw_mix(ax: Axes, weights: Weights) -> None:
     fedavg = np.asarray(weights.fedavg @ weights.counts.marginals)
     importance = np.max([weights.target, weights.marginal, fedavg], axis=0)
-    shown = np.sort(np.argsort(-importance, kind="stable")[:_NAMED_LABELS])
-    places, height = np.arange(shown.size), 0.27
+    indices = np.sort(np.argsort(-importance, kind="stable")[:_NAMED_LABELS])
+    places, height = np.arange(indices.size), 0.27
     for shift, values, colour, name in (
         (-height, fedavg, ORANGE, "FedAvg"),
         (0.0, weights.marginal, BLUE, "FedPALS"),
         (height, weights.target, RED, "target"),
     ):
-        ax.barh(places + shift, 100 * values[shown], height, color=colour, label=name)
-    ax.set_yticks(places, [_short(weights.counts.label(int(k))) for k in shown])
+        ax.barh(places + shift, 100 * values[indices], height, color=colour, label=name)
+    ax.set_yticks(places, [_short(weights.counts.label(int(k))) for k in indices])
     ax.invert_yaxis()
     ax.set_xlabel("share of samples (%)")
     ax.set_xlim(right=1.25 * 100 * float(importance.max()))  # room for the legend
@@ -77,9 +79,9 @@ def _draw_mix(ax: Axes, weights: Weights) -> None:
 
 def _draw_tradeoff(ax: Axes, weights: Weights, path: Sequence[Weights]) -> None:
     ess = [100 * w.ess for w in path]
-    wrong = [100 * mismatch(w.target, w.marginal) for w in path]
-    ax.plot(ess, wrong, "-", color=GREEN)
-    ax.plot(ess[-1], wrong[-1], "s", color=ORANGE, label="FedAvg")
+    mismatches = [100 * mismatch(w.target, w.marginal) for w in path]
+    ax.plot(ess, mismatches, "-", color=GREEN)
+    ax.plot(ess[-1], mismatches[-1], "s", color=ORANGE, label="FedAvg")
     ax.plot(100 * weights.ess, 100 * mismatch(weights.target, weights.marginal), "o", color=BLUE, label="these weights")
     ax.grid(visible=True, color=GREY, alpha=0.2, linewidth=0.6)
     ax.set_ylim(bottom=0)

@@ -19,7 +19,7 @@ def pack(value: Any) -> bytes:
 
 def unpack(packed: bytes) -> Any:
     """Return the value that `pack` made bytes of."""
-    return pickle.loads(packed)  # noqa: S301 -- our own bytes, from our own parent process
+    return pickle.loads(packed)  # our own bytes, from our own parent process
 
 
 @contextmanager

@@ -26,6 +26,7 @@ _ANSWER_SECONDS = 30.0
 
 @contextmanager
 def on_ray(settings: SweepSettings, address: str, runs: Mapping[int, Run]) -> Iterator[Executor]:
+    """Compute runs, by position, on the cluster at an address."""
     _check(address)
     import ray
 

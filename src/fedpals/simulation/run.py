@@ -38,7 +38,8 @@ class Network(Settings):
     """What is trained: a network, and perhaps a frozen one before it."""
 
     model: str | None = Field(default=None, json_schema_extra=unset("what suits the data"))
-    """logistic, linear (the same from zero), mlp, cnn, head, a backbone to be fine-tuned, or your own package.module:function."""
+    """logistic, linear (the same from zero), mlp, cnn, head, a backbone to fine-tune, or your own
+    package.module:function."""
     backbone: Literal["mobilenet_v2", "mobilenet_v2_blocks", "resnet50", "resnet50_blocks"] | None = Field(
         default=None, json_schema_extra=unset("none, but for PACS and iWildCam")
     )
@@ -56,7 +57,7 @@ class Network(Settings):
         """Return the network of a user's class or function."""
         name = getattr(builder, "__name__", type(builder).__name__)
         network = validated(cls, {"model": f"{MEMORY}{name}", "model_source": source_digest(builder), **keys})
-        network._builder = builder
+        network._builder = builder  # noqa: SLF001 -- of our own object
         return network
 
     @property
@@ -250,12 +251,13 @@ class Run:
 
 
 def _build_method(own: Mapping[str, Any] | None, keys: dict[str, Any]) -> Method:
-    """Return the method of its keys; one that was given in Python, whose options are ``own``, can only be read about."""
+    """Return the method of its keys; one given in Python, whose options are ``own``, can only be read about."""
     source = keys.pop("method_source", None)
     name = validated(MethodName, {"method": keys.pop("method", DEFAULT_METHOD)}).method
     if own is None:
         return build_method(name, keys)
-    return Method(name, name, UnavailableRule(name), UnavailableWeighting(name), False, own, source)
+    rule, weighting = UnavailableRule(name), UnavailableWeighting(name)
+    return Method(name, name, rule, weighting, oracle=False, options=own, source=source)
 
 
 def _is_registered(name: str) -> bool:

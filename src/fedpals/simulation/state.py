@@ -25,7 +25,7 @@ class BestRound:
 
     round: int = 0
     score: float = -1.0
-    scores: Scores = Scores()
+    scores: Scores = field(default_factory=Scores)
     vector: Tensor | None = None
     """Kept for one rule only, that of the saved models."""
     correction: Calibration | None = None
@@ -44,7 +44,8 @@ class SimulationState(ServerState):
         tensors, facts = super().parts()
         selected: dict[str, Any] = {}
         for name, best in self.best.items():
-            selected[name.value] = {"round": best.round, "score": best.score, "scores": _SCORES.dump_python(best.scores, mode="json")}
+            scores = _SCORES.dump_python(best.scores, mode="json")
+            selected[name.value] = {"round": best.round, "score": best.score, "scores": scores}
             if best.vector is not None and best.correction is not None:
                 selected[name.value]["temperature"] = best.correction.temperature
                 shift = torch.from_numpy(best.correction.shift)

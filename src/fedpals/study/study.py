@@ -54,7 +54,7 @@ class Study:
         metric
             accuracy, balanced_accuracy, log_loss, auc (two labels) or macro_f1 (test samples only).
         baseline
-            Title of the method that others are compared with, seed by seed; the first method where it is not among them.
+            Title of the method that others are compared with, seed by seed; the first method where it is missing.
         """
         _check(metric)
         values = {

@@ -76,8 +76,8 @@ class StudyTable:
             else "on the target's test samples, which chose nothing"
         )
         return (
-            f"{self.metric.replace('_', ' ')}{unit} {where}: mean ± std over seeds; in brackets the paired difference to "
-            f"{self.baseline} ± its standard error"
+            f"{self.metric.replace('_', ' ')}{unit} {where}: mean ± std over seeds; in brackets the paired difference "
+            f"to {self.baseline} ± its standard error"
         )
 
     def __str__(self) -> str:

@@ -43,13 +43,13 @@ def train(
     federation
         Clients and target: `fedpals.Federation.of`.
     model
-        The network: a class or function that takes ``(shape, classes)`` or nothing and returns a ``torch.nn.Module``; or a
-        name, as "linear" or "mlp". Unless given: the paper's CNN for images, logistic regression for tables ("linear").
+        The network: a class or function that takes ``(shape, classes)`` or nothing and returns a ``torch.nn.Module``;
+        or a name, as "linear" or "mlp". Unless given: the paper's CNN for images, logistic regression for tables.
     methods
         Names, as "fedprox+fedpals"; objects of `fedpals.ClientRule` or `fedpals.Weighting` subclasses; or pairs of
         them, as ``(MyRule(), "fedpals")``.
     rounds
-        Of training.
+        Rounds of training.
     seeds
         How many, counting from 0, or which.
     out
@@ -59,8 +59,8 @@ def train(
     progress
         Whether to show progress, in a terminal or notebook.
     settings
-        Any other key of `fedpals run`: ``learning_rate``, ``batch_size``, ``epochs``, ``held_out``, ``momentum``, …; and options
-        of methods, as ``ess`` or ``lam``, which go to those that take them.
+        Any other key of `fedpals run`: ``learning_rate``, ``batch_size``, ``epochs``, ``held_out``, ``momentum``, …;
+        and options of methods, as ``ess`` or ``lam``, which go to those that take them.
 
     Raises
     ------

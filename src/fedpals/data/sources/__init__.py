@@ -37,7 +37,7 @@ class Source:
     needs: str | None = None
     """The package that a source without files comes from."""
     model: str | None = None
-    """The network that it is trained with unless the run says otherwise; None: the paper's CNN, or its head on features."""
+    """The network unless the run says otherwise; None: the paper's CNN, or its head on features."""
     backbone: str | None = None
     """The frozen network whose features take the place of its images unless the run says otherwise."""
     image_size: int | None = None

@@ -35,7 +35,7 @@ FILES = OfficialFiles(
         "processed.switzerland.data": "sha256:834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
         "processed.va.data": "sha256:e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
     },
-    by_hand="copy the processed.*.data files of https://archive.ics.uci.edu/dataset/45/heart+disease into heart-disease/",
+    by_hand="copy processed.*.data of https://archive.ics.uci.edu/dataset/45/heart+disease into heart-disease/",
     downloads={
         f"https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/{name}": None
         for name in HOSPITALS.values()

@@ -1,4 +1,4 @@
-"""A user's own data: arrays in a .npz file, a table in a .csv file, or a folder of images by label, or by client and label."""
+"""A user's own data: arrays in a .npz file, a table in a .csv file, or a folder of images by (client and) label."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def read_npz(path: Path, client_key: str | None = None) -> Dataset:
     """Return the data of a .npz file.
 
     It holds ``x``, (n, C, H, W) uint8 images or (n, d) numbers, and ``y``, (n,) integers from 0 or names; and
-    may hold ``labels``, K names, and ``domain``, (n,) integers from 0. ``client_key`` is the array that says which client a
-    sample belongs to; then numbers may be missing (NaN). An array that is not used is an error.
+    may hold ``labels``, K names, and ``domain``, (n,) integers from 0. ``client_key`` is the array that says which
+    client a sample belongs to; then numbers may be missing (NaN). An array that is not used is an error.
     """
     optional = ("labels", *((client_key,) if client_key is not None else ("domain",)))
     arrays = _arrays(path, ("x", "y"), optional)
@@ -36,8 +36,8 @@ def read_npz(path: Path, client_key: str | None = None) -> Dataset:
         raise InputError(f"{path} has no array {client_key}, which client_key names; its arrays are {', '.join(names)}")
     if unused := [name for name in names if name not in arrays]:
         raise InputError(
-            f"{path} holds the array {unused[0]!r}, which nothing uses; if it names the clients give client_key={unused[0]!r}, "
-            "else leave it out of the file"
+            f"{path} holds the array {unused[0]!r}, which nothing uses; if it names the clients give "
+            f"client_key={unused[0]!r}, else leave it out of the file"
         )
     x = as_samples(arrays["x"], f"{path}: x") if client_key is not None else _samples(path, arrays["x"])
     if not len(x):
@@ -104,8 +104,8 @@ def _numbers(
             value = _cell(cells[i])
             if value is None:
                 raise InputError(
-                    f"{path}, row {row + 1}, column {header[i]!r}: {cells[i]!r} is not a number; turn the column into numbers "
-                    "or leave it out"
+                    f"{path}, row {row + 1}, column {header[i]!r}: {cells[i]!r} is not a number; turn the column into "
+                    "numbers or leave it out"
                 )
             x[row, k] = value
     return x
