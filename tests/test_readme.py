@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from fedpals.experiments.results import Results
 from fedpals.report.finished import FinishedExperiment
@@ -35,10 +38,35 @@ def table1() -> str:
     return "\n".join(lines)
 
 
-def test_the_table_is_that_of_the_stored_results() -> None:
-    written = re.search(r"<!-- table1: .*? -->\n.*\n.*\n((?:\|.*\n)+)<!-- end -->", README)
+HOSPITALS = (ROOT / "examples" / "hospitals" / "README.md").read_text(encoding="utf-8")
+
+
+def hospitals() -> str:
+    """The rows of the hospitals' table: accuracy in % / log-loss, from results/hospitals."""
+    results = Results(ROOT / "results" / "hospitals")
+    finished = FinishedExperiment("hospitals", results.experiment, tuple(results.runs()))
+    columns = [
+        (name, evaluation)
+        for evaluation in (Evaluation.RAW_BY_ESTIMATE, Evaluation.PRIOR_BY_ESTIMATE)
+        for name in ("FedAvg", "FedPALS, λ → 0", "FedPALS, ESS 50 %")
+    ]
+    lines = []
+    for row in finished.rows:
+        cells = []
+        for name, evaluation in columns:
+            tests = [s.selected[evaluation].test for s in finished.runs if (s.row, s.method) == (row.name, name)]
+            accuracy = sum(t.accuracy for t in tests if t) / len(tests)
+            loss = sum(t.log_loss or 0.0 for t in tests if t) / len(tests)
+            cells.append(f"{100 * accuracy:.1f} / {loss:.2f}")
+        lines.append(f"| {row.name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("text", "rows"), [(README, table1), (HOSPITALS, hospitals)], ids=["table1", "hospitals"])
+def test_tables_are_those_of_the_stored_results(text: str, rows: Callable[[], str]) -> None:
+    written = re.search(r"<!-- \w+: rebuilt .*? -->\n.*\n.*\n((?:\|.*\n)+)<!-- end -->", text)
     assert written is not None
-    assert written[1].strip() == table1()
+    assert written[1].strip() == rows()
 
 
 def test_the_example_prints_what_stands_there() -> None:

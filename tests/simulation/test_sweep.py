@@ -28,8 +28,7 @@ class Controlled:
         self.waiting: list[Event] = []
         self.stopped = False
 
-    def submit(self, position: int, run: Run) -> Future[Computed]:
-        assert run == RUNS[position]
+    def submit(self, position: int) -> Future[Computed]:
         self.futures[position] = Future()
         if position == len(RUNS) - 1:
             self.end(position)
@@ -52,8 +51,8 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Controlled:
     executor = Controlled()
 
     @contextmanager
-    def opened(settings: SweepSettings, runs: int) -> Iterator[Controlled]:
-        assert (settings.workers, runs) == (2, len(RUNS))
+    def opened(settings: SweepSettings, runs: Mapping[int, Run]) -> Iterator[Controlled]:
+        assert (settings.workers, runs) == (2, dict(enumerate(RUNS)))
         yield executor
 
     monkeypatch.setattr(import_module("fedpals.simulation.sweep"), "executor", opened)

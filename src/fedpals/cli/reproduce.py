@@ -131,7 +131,9 @@ def _table(results: Results) -> Table:
     (exhibit,) = view(FinishedExperiment(results.name, results.experiment, tuple(results.runs())))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(exhibit.sheet.columns):
-        table.add_column(escape(column), justify="left" if number < 2 else "right", no_wrap=number < 2)
+        # Names wrap in a narrow terminal, so that no number is cut.
+        names = number < 2
+        table.add_column(escape(column), justify="left" if names else "right", no_wrap=not names, overflow="fold")
     previous = ""
     for row in exhibit.sheet.rows:
         name, *cells = (Text(cell.text, _STYLES[cell.mark]) for cell in row)

@@ -87,7 +87,7 @@ def metrics(y: Indices, logits: Vector) -> Metrics:
     right, actual, claimed = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     occurs = actual > 0
     f1 = 2 * right[occurs] / (actual + claimed)[occurs]
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # a model that is about to diverge has huge outputs
         loss = float(-log_softmax(logits, axis=1)[np.arange(len(y)), y].mean()) if len(y) else math.nan
     auc = auc_and_error(y, logits) if labels == 2 else None
     return Metrics(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -128,7 +129,7 @@ class Summary(BaseModel):
             point=planned.point,
             digest=planned.run.digest,
             run=planned.run.keys(),
-            selected=dict(result.selected),
+            selected={name: replace(best, clients=None) for name, best in result.selected.items()},
             curves=_curves(lines, metric) if whole else {},
             federation=FinalView.of(record.server_view()) if whole else None,
             tallies=[t.to_json() for t in record.tallies()] if whole and planned.run.knowledge.held_out else [],
