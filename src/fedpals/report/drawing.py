@@ -71,7 +71,8 @@ def draw(panels: Sequence[Panel], legend: Mapping[str, Look], *, prefix: str, de
     with mpl.rc_context(_SETTINGS):
         figure = compose(panels, legend)
         boxes = _lay_out(figure, len(panels), bottom=LEGEND_INCHES if legend else 0.0)
-        png = _save(figure, "png", {"Software": None}, dpi=150)
+        # Packing the pixels tighter would take as long as drawing them.
+        png = _save(figure, "png", {"Software": None}, dpi=120, pil_kwargs={"compress_level": 1})
         svg = _save(figure, "svg", dict.fromkeys(("Creator", "Date", "Format", "Type")), transparent=True)
     root = _parse(svg)
     page_panels = [

@@ -13,7 +13,7 @@ from fedpals.labels import LabelCounts, Vector
 from fedpals.report.advice import coverage_sentence, used_clients
 from fedpals.report.figures import CORNERS, hull
 from fedpals.report.html import render
-from fedpals.weights import ess_grid, solve
+from fedpals.weights import Weights, ess_grid, solve
 
 POINTS = 60
 """Number of solutions between the limit λ → 0⁺ and FedAvg."""
@@ -30,8 +30,8 @@ def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None
 
     ``ess`` is the first position of the slider; the middle unless given.
     """
-    limit, fedavg = (solve(counts, target, lam=lam) for lam in (0.0, math.inf))
-    steps = (limit, *ess_grid(counts, target, POINTS), fedavg)
+    steps = _solutions(counts, target)
+    limit, fedavg = steps[0], steps[-1]
     alphas, marginals = np.array([w.alpha for w in steps]), np.array([w.marginal for w in steps])
     clients = _largest(alphas.max(axis=0), _SHOWN_CLIENTS)
     clients = clients[np.argsort(-counts.sizes[clients], kind="stable")]
@@ -63,6 +63,25 @@ def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None
         ],
         "simplex": _simplex(counts, clients, limit.projection.point) if counts.shape[1] == 3 else None,
     }
+
+
+_SHARED_CELLS = 100_000
+"""Counts of larger tables are not kept: only small federations are shown several times."""
+_SOLUTIONS: dict[tuple[bytes, bytes], tuple[Weights, ...]] = {}
+"""Solutions by the content of counts and target: experiments share federations."""
+
+
+def _solutions(counts: LabelCounts, target: Vector) -> tuple[Weights, ...]:
+    """Solve from λ → 0⁺ to FedAvg, once per federation."""
+    small = isinstance(counts.table, np.ndarray) and counts.table.size <= _SHARED_CELLS
+    key = (np.ascontiguousarray(counts.table).tobytes() if small else b"", target.tobytes())
+    if small and key in _SOLUTIONS:
+        return _SOLUTIONS[key]
+    limit, fedavg = (solve(counts, target, lam=lam) for lam in (0.0, math.inf))
+    solutions = (limit, *ess_grid(counts, target, POINTS), fedavg)
+    if small:
+        _SOLUTIONS[key] = solutions
+    return solutions
 
 
 def write_explorer(counts: LabelCounts, target: Vector, path: Path, *, name: str, ess: float | None = None) -> None:
