@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, get_type_hints
 
-import click
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperCommand
 from typer.models import ArgumentInfo
 
 
@@ -22,7 +21,7 @@ class Command(TyperCommand):
             return
         hints = get_type_hints(inspect.unwrap(self.callback), include_extras=True)
         for parameter in self.params:
-            if isinstance(parameter, click.Argument) and parameter.name in hints:
+            if isinstance(parameter, TyperArgument) and parameter.name in hints:
                 declared = getattr(hints[parameter.name], "__metadata__", ())
                 parameter.help = next((info.help for info in declared if isinstance(info, ArgumentInfo)), None)
 
