@@ -98,9 +98,9 @@ def _sentence(model: type[BaseModel], complaint: Mapping[str, Any]) -> str:
         # Raised by a validator of ours, which names its key itself.
         return str(complaint["ctx"]["error"])
     if kind == "extra_forbidden":
-        known = _keys(model, location[:-1])
-        remedy = f"; the keys are {', '.join(known)}" if known else "; remove it"
-        return f"{key!r} is not a known key{did_you_mean(str(location[-1]), known) or remedy}"
+        keys = _keys(model, location[:-1])
+        remedy = f"; the keys are {', '.join(keys)}" if keys else "; remove it"
+        return f"{key!r} is not a known key{did_you_mean(str(location[-1]), keys) or remedy}"
     if kind == "missing":
         return f"the key {key!r} is missing; add it"
     needed = message.removeprefix("Input should be ").partition(", unable to parse")[0]

@@ -84,7 +84,7 @@ class Dataset:
         _in_range(self.name, "label", self.y, len(self.labels))
         if len(set(self.labels)) < len(self.labels):
             twice = next(name for name in self.labels if self.labels.count(name) > 1)
-            raise InputError(f"{self.name}: the label name {twice!r} stands twice; every label needs its own")
+            raise InputError(f"{self.name}: the label name {twice!r} appears twice; give every label its own name")
         if self.domain is not None:
             if self.domain.shape != (samples,):
                 raise InputError(

@@ -72,7 +72,7 @@ def as_labels(y: Any, labels: Sequence[Any] | None, samples: int, what: str = "y
     names = tuple(str(label) for label in labels)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"labels: {twice!r} stands twice; every label needs its own name")
+        raise InputError(f"labels: {twice!r} appears twice; give every label its own name")
     if values.dtype.kind in "bui":
         outside = (values < 0) | (values >= len(names))
         if outside.any():
