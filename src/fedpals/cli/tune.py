@@ -41,17 +41,17 @@ class Use(StrEnum):
 
 def tune(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help=CONFIG_HELP)] = None,
-    grid: Annotated[int, typer.Option(metavar="L", min=1, help="Equidistributed values of ESS besides 100 %.")] = 4,
+    grid: Annotated[int, typer.Option(metavar="L", min=1, help="Evenly spaced values of ESS besides 100 %.")] = 4,
     correction: Annotated[Use, typer.Option(help="How the model will be used and compared.")] = Use.prior,
     workers: Annotated[int, typer.Option(min=1, help="Processes.", rich_help_panel=OUTPUT)] = 1,
     out: Annotated[Path, typer.Option(help="Folder of runs.", rich_help_panel=OUTPUT)] = _OUT,
     data_folder: Annotated[
         Path | None,
         typer.Option(
-            help="Where to look for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
+            help="Folder to search for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.", rich_help_panel=OUTPUT)] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, or cuda if available.", rich_help_panel=OUTPUT)] = "cpu",
     resume: Annotated[
         bool, typer.Option(help="Continue unfinished runs, or start them over.", rich_help_panel=OUTPUT)
     ] = True,

@@ -168,7 +168,7 @@ def homogeneity(
     seed
         Seed of the tables drawn if counts are small, at the addresses ("homogeneity", label).
     clients, labels
-        Names; their numbers unless given.
+        Names; by default their numbers.
     """
     if len(tallies) < 2:
         raise InputError(f"{len(tallies)} tallies: a comparison of clients needs at least two")
