@@ -25,11 +25,11 @@ from fedpals.cli.weights import weights
 from fedpals.errors import FedpalsError
 
 for plugin in entry_points(group="fedpals.methods"):
-    plugin.load()  # registers methods, whose options then are flags
+    plugin.load()  # registers methods, whose options become flags
 
 app = typer.Typer(
     name="fedpals",
-    help="Federated learning for a place whose mix of labels is different.",
+    help="Federated learning for a target whose label distribution differs from the clients'.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -49,7 +49,7 @@ def _main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Federated learning for a place whose mix of labels is different."""
+    """Federated learning for a target whose label distribution differs from the clients'."""
 
 
 app.command(
@@ -164,7 +164,7 @@ app.add_typer(_flower, name="flower")
 
 
 def main() -> None:
-    """Run the command line; errors a user can mend end with code 2 and one sentence."""
+    """Run the command line; errors that a user can fix end with code 2 and one sentence."""
     try:
         app()
     except FedpalsError as error:

@@ -69,7 +69,8 @@ def _print_light(console: Console, result: Homogeneity) -> None:
         "p", f"{result.p:.2g}  (probability of a difference at least this large by chance; alarm at 0.05 or less)"
     )
     summary.add_row(
-        "effect", f"V = {result.effect:.2f}  (0: no difference, 1: the client decides the prediction; matters from 0.1)"
+        "effect",
+        f"V = {result.effect:.2f}  (0: no difference, 1: predictions depend only on the client; relevant from 0.1)",
     )
     detectable = f"V ≥ {result.detectable:.2f}" if math.isfinite(result.detectable) else "nothing"
     summary.add_row("power", f"{detectable} would be detected with 80 % probability")

@@ -91,7 +91,7 @@ def show(
         int | None, typer.Option(metavar="N", help="Number of clients; in both samplings the last is the target.")
     ] = None,
     samples_per_client: Annotated[
-        int | None, typer.Option(metavar="n", help="Samples of each client; as many as possible unless given.")
+        int | None, typer.Option(metavar="n", help="Samples of each client; by default as many as possible.")
     ] = None,
     delta: Annotated[
         float | None, typer.Option(metavar="δ", help="Synthetic task: how far its target is from covered, 0 to 1.")

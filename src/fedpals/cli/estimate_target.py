@@ -40,7 +40,7 @@ def estimate_target(
         typer.Argument(
             metavar="[INPUTS]",
             help="Unlabelled inputs of the target: a .npz file with an array x, or a folder of images. "
-            "Unless given: the run's own test inputs, to see how good the estimate is.",
+            "By default the run's own test inputs, to see how good the estimate is.",
         ),
     ] = None,
     level: Annotated[float, typer.Option(help="Probability that an interval covers the true value.")] = 0.95,
@@ -54,8 +54,8 @@ def estimate_target(
 ) -> None:
     """Estimate an unknown T from the predictions of a run's model on unlabelled inputs of the target.
 
-    RUN_FOLDER is a finished run with --held-out. INPUTS is a .npz file with an array x, or a folder of images; unless
-    given, the run's own test inputs are used, to see how good the estimate is.
+    RUN_FOLDER is a finished run with --held-out. INPUTS is a .npz file with an array x, or a folder of images; by
+    default the run's own test inputs are used, to see how good the estimate is.
     """
     if not 0 < level < 1:
         raise InputError(f"--level is {level:g}; it must be between 0 and 1, for instance 0.95")

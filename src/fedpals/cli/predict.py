@@ -37,21 +37,21 @@ def predict(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FILE.csv", help="Write probabilities there.", show_default="print the first"
+            "--out", "-o", metavar="FILE.csv", help="Write probabilities there.", show_default="print the first 20"
         ),
     ] = None,
     target: Annotated[
         Path | None,
-        typer.Option(metavar="TARGET.csv", help="Another T than the run's.", show_default="the run's"),
+        typer.Option(metavar="TARGET.csv", help="T to predict for.", show_default="the run's"),
     ] = None,
     use: Annotated[
         str | None,
         typer.Option(
-            help="Which of the run's models: recommended, calibrated, prior or raw.", show_default="the first there is"
+            help="Which of the run's models: recommended, calibrated, prior or raw.", show_default="the first available"
         ),
     ] = None,
 ) -> None:
-    """Predict labels of new inputs for the target: probabilities, the most probable label, and how certain it is."""
+    """Predict labels of new inputs for the target: probabilities, the most probable label, and its probability."""
     need_torch("fedpals predict")
     from fedpals.engine.target_model import TargetModel
 
@@ -79,7 +79,7 @@ def predict(
 
 
 def _model_file(folder: Path, use: str | None, *, other_target: bool) -> Path:
-    """Return the run's model to use; for another T one whose last layer was not made for the run's own."""
+    """Return the run's model to use; for another T, one whose last layer is not specific to the run's T."""
     from fedpals.simulation.record import Record
 
     record: Record = Record.at(folder)

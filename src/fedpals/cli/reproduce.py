@@ -46,7 +46,7 @@ def reproduce(
     results: Annotated[Path, typer.Option(help="Folder for compact results, from which tables are built.")] = Path(
         "results"
     ),
-    experiments: Annotated[Path | None, typer.Option(help="Folder of experiments; the paper's unless given.")] = None,
+    experiments: Annotated[Path | None, typer.Option(help="Folder of experiments; by default the paper's.")] = None,
     data_folder: Annotated[Path | None, typer.Option(help="Folder to search for data first.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda if available.")] = "cpu",
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help=RAY_HELP)] = None,
@@ -86,7 +86,7 @@ def reproduce(
         console.print("[dim]Test metric in %, mean ± std over seeds, at the round selected on validation.")
     diverged = Counter((summary.row, summary.method) for summary in stored.runs() if summary.diverged)
     for (row, method), number in diverged.items():
-        message = f"{row}, {method}: {number} of its runs; their numbers are of the best round before that"
+        message = f"{row}, {method}: {number} of its runs; their results are those of the best round before that"
         console.print(f"[bold yellow]diverged:[/] {escape(message)}", soft_wrap=True)
     for error, titles in _by_reason(outcome.failed).items():
         more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""

@@ -28,7 +28,7 @@ _DIGITS = 5
 def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None = None) -> dict[str, Any]:
     """Return the data of the page: weights, marginals, squared distances and ESS from λ → 0⁺ to FedAvg.
 
-    ``ess`` is the first position of the slider; the middle unless given.
+    ``ess`` is the first position of the slider; by default the middle.
     """
     steps = _solutions(counts, target)
     limit, fedavg = steps[0], steps[-1]

@@ -69,7 +69,7 @@ def summarise(records: Iterable[Record]) -> list[MethodSummary]:
 
 
 def distinct_names(names: Sequence[tuple[str, ...]], settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return names whose last part has, in brackets, the settings that tell it from others of the same name."""
+    """Return names whose last part has, in brackets, the settings in which it differs from others of the same name."""
     distinct = []
     for name, own in zip(names, settings, strict=True):
         same = [other for other_name, other in zip(names, settings, strict=True) if other_name == name]

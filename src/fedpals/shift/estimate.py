@@ -57,7 +57,7 @@ class TargetEstimate:
     level: float
     """Probability with which each interval covers T(y)."""
     unseen: tuple[int, ...]
-    """Labels without information, estimated as 0: nobody held them out, or π(y) = 0."""
+    """Labels without information, estimated as 0: no client held out samples of them, or π(y) = 0."""
 
 
 def bbse(
@@ -74,7 +74,7 @@ def bbse(
     level
         Level of the confidence intervals.
     labels
-        Names of the labels in error messages; their numbers unless given.
+        Names of the labels in error messages; by default their numbers.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def em(
     level
         Level of the confidence intervals.
     labels
-        Names of the labels in error messages; their numbers unless given.
+        Names of the labels in error messages; by default their numbers.
 
     >>> x = np.repeat([[0.8, 0.2], [0.2, 0.8]], [60, 40], axis=0)
     >>> em(x, [0.5, 0.5]).target.round(3).tolist()

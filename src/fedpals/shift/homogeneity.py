@@ -127,9 +127,9 @@ class Homogeneity:
     def advice(self) -> str:
         """Recommendation in one or two sentences."""
         if self.light == "green":
-            return "Nothing speaks against label shift: weights for the target may be trusted."
+            return "There is no evidence against label shift: you can use weights for the target."
         if not self.labels:
-            return "No label is held out by two clients and predicted in two ways: label shift cannot be checked."
+            return "Label shift cannot be tested: no label is held out by two clients and predicted in two ways."
         if self.p > LEVEL:
             return (
                 "Too few held-out samples to decide: only differences of V ≥ "
@@ -137,10 +137,10 @@ class Homogeneity:
             )
         finding = f"The clients differ within labels (p = {self.p:.2g}, V = {self.effect:.2f})"
         if self.light == "amber":
-            return f"{finding}, but so little that weights for the target may be used; watch {_join(self._suspects)}."
+            return f"{finding}, but so little that you can use weights for the target; watch {_join(self._suspects)}."
         if self.leave_out:
             clients = _join([f"client {name}" for name in self.leave_out])
-            return f"{finding}: leave out {clients}, without which it does not matter; or raise the ESS."
+            return f"{finding}: leave out {clients}, without which the difference is not relevant; or raise the ESS."
         return (
             f"{finding}, and not because of a few clients: raise the ESS, so that weights rely less on label shift; "
             f"look at {_join(self._suspects)}."
@@ -168,7 +168,7 @@ def homogeneity(
     seed
         Seed of the tables drawn if counts are small, at the addresses ("homogeneity", label).
     clients, labels
-        Names; their numbers unless given.
+        Names; by default their numbers.
     """
     if len(tallies) < 2:
         raise InputError(f"{len(tallies)} tallies: a comparison of clients needs at least two")
