@@ -182,10 +182,10 @@ def test_a_plot_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--ess", "0.5", "--lam", "1"), "give one of them"),
+        (("--ess", "0.5", "--lam", "1"), "give only one of them"),
         (("--ess", "1.5"), "ess is 1.5"),
         (("--lam", "-1"), "lam is -1"),
-        (("--grid", "0"), "l is 0"),
+        (("--grid", "0"), "--grid"),
         (("--plot", "w.gif"), "figures are written as"),
         (("--ess", "half"), "--ess"),
         (("--unknown",), "No such option"),

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.torture.cases import all_cases
-from tests.torture.harness import Verdict, attempt
+from tests.torture.harness import Verdict, attempt, import_everything
 
 
 def main() -> int:
@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("only", nargs="?", default="", help="try only cases whose name begins with this")
     only = parser.parse_args().only
     tally: Counter[Verdict] = Counter()
+    import_everything()
     with tempfile.TemporaryDirectory(prefix="torture-run-") as folder:
         for case in all_cases(Path(folder)):
             if not case.name.startswith(only):

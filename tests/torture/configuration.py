@@ -23,7 +23,18 @@ WHOLE_OTHERS = ("seeds", "workers", "checkpoint-every", "test-samples", "validat
 NUMBERS = ("beta", "learning-rate", "clip-norm", "participation", "count-epsilon", "held-out", *METHOD_OF)
 MAY_BE_ZERO = {"lam", "proximal-weight", "server-step", "absent-factor", "adjustment", "label-floor", "mixture-step"}
 FRACTIONS = ("momentum", "server-momentum", "averaging")
-WORDS = ("scale", "impute", "optimizer", "schedule", "augment", "model", "backbone", "method", "task", "target-estimate")
+WORDS = (
+    "scale",
+    "impute",
+    "optimizer",
+    "schedule",
+    "augment",
+    "model",
+    "backbone",
+    "method",
+    "task",
+    "target-estimate",
+)
 
 
 def cases() -> Iterator[Case]:

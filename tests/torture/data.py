@@ -71,7 +71,9 @@ def _arrays() -> Iterator[Case]:
     yield _own("y is complex", npz(x=X, y=Y + 1j, site=SITE), "d.npz: y")
     yield _own("a label of 10⁹", npz(x=X, y=changed(Y, 0, 10**9), site=SITE), "1000000000")
     yield _own("a label of 10¹⁸", npz(x=X, y=changed(Y, 0, 10**18), site=SITE), "1000000000000000000")
-    yield _own("a label of 2⁶⁴ − 1", npz(x=X, y=changed(Y.astype(np.uint64), 0, 2**64 - 1), site=SITE), "18446744073709551615")
+    yield _own(
+        "a label of 2⁶⁴ − 1", npz(x=X, y=changed(Y.astype(np.uint64), 0, 2**64 - 1), site=SITE), "18446744073709551615"
+    )
     yield _own("one label", npz(x=X, y=Y * 0, site=SITE), "label")
     yield _own("one client", npz(x=X, y=Y, site=np.repeat("west", 60)), "west")
     yield _own("labels twice", npz(**good, labels=["a", "a", "b"]), "'a'", "twice")
@@ -151,7 +153,7 @@ def png(width: int, height: int, rows: bytes = b"") -> bytes:
 
 def _images() -> Iterator[Case]:
     good = png(8, 8, b"".join(b"\0" + bytes(range(8 * i, 8 * i + 8)) for i in range(8)))
-    folder = {f"im/{site}/{label}/{i}.png": good for site in ("n", "s", "w") for label in "ab" for i in range(3)}
+    folder = {f"im/{site}/{label}/{i}.png": good for site in ("n", "s", "w") for label in "ab" for i in range(10)}
     run = (*RUN, "--task", "im", "--image-size", "8", "--target-client", "w")
 
     def case(name: str, files: dict[str, bytes], *words: str) -> Case:
@@ -172,10 +174,10 @@ def _targets() -> Iterator[Case]:
     run = (*RUN, "--task", "d.npz", "--client-key", "site", "--target", "t.csv")
     for target, words in {
         "0,0.5\n1,0.4\n2,0\n": ("t.csv", "sum to 0.9"),
-        "0,0.5\n1,0.5\n": ("t.csv", "'2'"),
+        "0,0.5\n1,0.5\n": ("target", "'2'"),
         "0,0.5\n1,0.25\n2,0.125\n3,0.125\n": ("'3'",),
         "": ("t.csv",),
-        "0,x\n1,0.5\n2,0.5\n": ("t.csv", "'x'"),
+        "0,x\n1,0.5\n2,0.5\n": ("target", "'0'"),
     }.items():
         yield Case(f"own target {target!r}", run, words, {"d.npz": content, "t.csv": target})
     yield Case("own target is missing", run, ("t.csv: no such file",), {"d.npz": content})

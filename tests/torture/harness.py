@@ -5,7 +5,10 @@ Commands run in forks of a process that has imported everything, so that hundred
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
+import pkgutil
 import resource
 import shutil
 import signal
@@ -16,6 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+
+import fedpals
 
 TIMEOUT = 120
 """Seconds after which an attempt counts as hanging."""
@@ -69,6 +74,13 @@ class Outcome:
     output: str
 
 
+def import_everything() -> None:
+    """Import what commands import, once, so that forks have it."""
+    for module in pkgutil.walk_packages(fedpals.__path__, "fedpals."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
 def attempt(case: Case) -> Outcome:
     """Run one case in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="torture-") as name:
@@ -102,6 +114,7 @@ def _child(case: Case, folder: Path, output: Path, listing: Path) -> None:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         for stream in (sys.stdout, sys.stderr):
+            assert isinstance(stream, io.TextIOWrapper)
             stream.reconfigure(encoding=case.encoding)
         os.environ.update(case.environment)
         if case.prepare:

@@ -17,9 +17,7 @@ def cases(folder: Path) -> Iterator[Case]:
     """Yield cases of a finished run, which is computed in ``folder`` first."""
     base = folder / "base"
     base.mkdir()
-    done = attempt(
-        Case("a run to damage", (*RUN, "--out", str(base / "runs")), ("Records",), code=0)
-    )
+    done = attempt(Case("a run to damage", (*RUN, "--out", str(base / "runs")), ("Records",), code=0))
     assert done.code == 0, done.output
     run = next(base.glob("runs/*/*/*")).relative_to(base).as_posix()
     yield from _damaged(base, run)
@@ -97,9 +95,9 @@ def _inputs(base: Path, run: str) -> Iterator[Case]:
     yield Case("predict: no run", ("predict", "nowhere", "x.npz"), ("nowhere",), {"x.npz": _digits()})
     digits = {"x.npz": _digits()}
     yield Case("predict: unknown use", ("predict", run, "x.npz", "--use", "best"), ("best",), digits, folder=base)
-    target = {**digits, "t.csv": "0,0.5\n1,0.4\n"}
+    target: dict[str, bytes | str] = {**digits, "t.csv": "0,0.5\n1,0.4\n"}
     yield Case("predict: bad target", ("predict", run, "x.npz", "--target", "t.csv"), ("t.csv",), target, folder=base)
-    out = {**digits, "p.csv/x": ""}
+    out: dict[str, bytes | str] = {**digits, "p.csv/x": ""}
     yield Case("predict: out is a folder", ("predict", run, "x.npz", "-o", "p.csv"), ("p.csv",), out, folder=base)
     yield Case("estimate: level", ("estimate-target", run, "--level", "2"), ("level", "2"), folder=base)
     yield Case("estimate: by", ("estimate-target", run, "--by", "magic"), ("magic",), folder=base)
@@ -110,5 +108,3 @@ def _digits() -> bytes:
     file = io.BytesIO()
     np.savez(file, x=np.zeros((3, 1, 8, 8), np.uint8))
     return file.getvalue()
-
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def _outputs() -> Iterator[Case]:
     yield Case("out: below a file", (*RUN, "--out", "block/runs"), ("block",), {"block": ""})
     yield Case("out: no name", (*RUN, "--out", "a\0b"), ("a",))
     yield Case("out: too long", (*RUN, "--out", "x" * 300), ("x" * 60,))
-    yield Case("out: a loop", (*RUN, "--out", "loop"), ("loop",), prepare=lambda: os.symlink("loop", "loop"))
+    yield Case("out: a loop", (*RUN, "--out", "loop"), ("loop",), prepare=lambda: Path("loop").symlink_to("loop"))
     yield Case("out: an ASCII terminal", RUN, ("FedAvg", "Records"), code=0, encoding="ascii")
     yield Case("report: a file", ("report", "file"), ("file",), {"file": ""})
     yield Case("report: nothing there", ("report", "."), ("neither experiment.toml nor finished runs",))
@@ -57,7 +56,9 @@ def _experiments() -> Iterator[Case]:
     yield case("unknown device", DEFINITION, "gpu", arguments=("small", "--device", "gpu"))
     yield case("empty grid", DEFINITION.replace("[0.1]", "[]"), "small.toml", "grid")
     yield case("grid is no list", DEFINITION.replace("[0.1]", "0.1"), "small.toml", "grid")
-    yield case("grid of a wrong key", DEFINITION.replace("learning_rate =", "learning_rat ="), "small.toml", "learning_rat")
+    yield case(
+        "grid of a wrong key", DEFINITION.replace("learning_rate =", "learning_rat ="), "small.toml", "learning_rat"
+    )
     yield case("grid of a wrong value", DEFINITION.replace("[0.1]", '["fast"]'), "small.toml", "fast")
     yield case("no title", DEFINITION.replace('title = "Small"', ""), "small.toml", "title")
     yield case("no rows", DEFINITION.split("[[row]]")[0], "small.toml")

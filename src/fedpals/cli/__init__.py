@@ -6,8 +6,6 @@ from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 import fedpals
 from fedpals.cli import data, flower
@@ -20,6 +18,7 @@ from fedpals.cli.predict import predict
 from fedpals.cli.report import report
 from fedpals.cli.reproduce import reproduce
 from fedpals.cli.run import run
+from fedpals.cli.terminal import escape, new_console, print_anything
 from fedpals.cli.tune import tune
 from fedpals.cli.weights import weights
 from fedpals.errors import FedpalsError
@@ -165,10 +164,11 @@ app.add_typer(_flower, name="flower")
 
 def main() -> None:
     """Run the command line; errors that a user can fix end with code 2 and one sentence."""
+    print_anything()
     try:
         app()
     except FedpalsError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False)
+        new_console(stderr=True).print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

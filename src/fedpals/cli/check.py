@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from fedpals.cli.terminal import escape, new_console
 
 if TYPE_CHECKING:
     from fedpals.shift import Homogeneity, Tally
@@ -45,7 +46,7 @@ def check(
     if as_json:
         sys.stdout.write(json.dumps(_as_json(result), allow_nan=False) + "\n")
         return
-    console = Console(highlight=False)
+    console = new_console()
     console.print(f"[dim]{escape(_title(record, tallies))}[/dim]\n", soft_wrap=True)
     _print_light(console, result)
     _print_breaks(console, result)

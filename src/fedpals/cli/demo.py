@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from fedpals.cli.run import compute, expand, need_torch
+from fedpals.cli.terminal import escape, new_console
 from fedpals.report.figures import check_figure_path, save_figure
 
 SETTINGS = {
@@ -37,7 +36,7 @@ def demo(
     from fedpals.report.lines import comparison_figure
     from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
 
-    console = Console()
+    console = new_console()
     console.print(
         "Nine clients have images of three digits each. The target has only three digits, drawn independently. The "
         "server knows\nthe clients' label counts and the target's label marginal. Rounds are selected by an estimate "

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from fedpals.cli.run import need_torch
+from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import FedpalsError, InputError
 from fedpals.files import replacing
 
@@ -87,7 +87,7 @@ def estimate_target(
         values = {"samples": len(logits), "labels": view.labels, **values}
         sys.stdout.write(json.dumps(values, allow_nan=False) + "\n")
         return
-    console = Console(highlight=False)
+    console = new_console()
     where = f"{inputs}" if inputs is not None else "the run's own test set, without its labels"
     console.print(f"[dim]{len(logits):,} unlabelled inputs: {escape(where)}[/dim]\n", soft_wrap=True)
     _print_table(console, view.labels, view.target, estimates)

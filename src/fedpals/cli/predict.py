@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from fedpals.cli.run import need_torch
+from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.files import replacing
+from fedpals.labels.tables import TargetTable, read_target
 from fedpals.shift.evaluation import Correction
 
 if TYPE_CHECKING:
@@ -57,10 +57,13 @@ def predict(
 
     path = run if run.suffix == ".safetensors" else _model_file(run, use, other_target=target is not None)
     model = TargetModel.load(path)
-    T = None if target is None else _target(target, model)
+    table = None if target is None else read_target(target)
+    T = None if table is None else _target(table, model)
     names, x = _read(inputs, model)
     probabilities = model.predict_proba(x, target=T)
-    console = Console(highlight=False)
+    console = new_console()
+    if table is not None and table.note:
+        console.print(f"[dim]{escape(table.note)}[/dim]", soft_wrap=True)
     header = ["input", "label", "certainty", *model.labels]
     best = probabilities.argmax(axis=1)
     rows = [
@@ -98,12 +101,12 @@ def _available(record: Record) -> list[str]:
     return [c.value for c in _BEST_FIRST if record.model(c).is_file()]
 
 
-def _target(path: Path, model: TargetModel) -> dict[str, float]:
-    from fedpals.labels.tables import read_target
-
-    shares = read_target(path).probabilities
+def _target(table: TargetTable, model: TargetModel) -> dict[str, float]:
+    shares = table.probabilities
     if unknown := [label for label in shares if label not in model.labels]:
-        raise InputError(f"{path}: the model has no label {unknown[0]!r}; its labels are {', '.join(model.labels)}")
+        raise InputError(
+            f"{table.path}: the model has no label {unknown[0]!r}; its labels are {', '.join(model.labels)}"
+        )
     return shares
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+
+from fedpals.cli.terminal import escape, new_console
 
 
 def report(
@@ -24,7 +24,7 @@ def report(
 
     check_page(out / "index.html")
     new_figure(1, 1)
-    console = Console()
+    console = new_console()
     experiments, empty = read(paths)
     with console.status("Drawing"):
         page = write_report(experiments, out)

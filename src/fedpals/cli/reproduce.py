@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fedpals.cli.run import RAY_HELP, need_torch
+from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.experiments.experiment import DEFINITIONS, Experiment
 from fedpals.simulation.run import Run
@@ -53,7 +52,7 @@ def reproduce(
 ) -> None:
     """Run an experiment of the paper; an interrupted one continues, and finished runs are never repeated."""
     folder = experiments or DEFINITIONS
-    console = Console()
+    console = new_console()
     if list_ or name is None:
         console.print(_overview(folder))
         return

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from fedpals.cli.flags import DATA, OUTPUT, TRAINING
+from fedpals.cli.terminal import escape, new_console
 from fedpals.config import read_toml
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.methods import option_keys, options_of
@@ -84,7 +84,7 @@ def run(
     compute(
         expand(settings, seeds),
         SweepSettings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ()), ray),
-        Console(),
+        new_console(),
     )
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from fedpals.cli.flags import DATA, OUTPUT
@@ -22,6 +20,7 @@ from fedpals.cli.run import (
     read_config,
     sweep_with_progress,
 )
+from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.shift.evaluation import Correction
 
@@ -72,7 +71,7 @@ def tune(
     if device != "cpu":
         check_device(device)
     runs = ess_runs(settings, grid, data_folder)
-    console = Console(highlight=False)
+    console = new_console()
     outcome = sweep_with_progress(
         runs, SweepSettings(out, workers, data_folder, device, resume, checkpoint_every), console
     )

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import fedpals
+from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.files import replacing, spreadsheet_safe
 from fedpals.labels import match
@@ -57,7 +57,10 @@ def weights(
         float | None, typer.Option(help="Instead, λ of the paper's equation: 0 matches best, inf is FedAvg.")
     ] = None,
     grid: Annotated[
-        int | None, typer.Option(metavar="L", help="Instead, show the trade-off at L evenly spaced values of ESS.")
+        int | None,
+        typer.Option(
+            metavar="L", min=1, max=1000, help="Instead, show the trade-off at L evenly spaced values of ESS."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
     csv_file: Annotated[
@@ -121,11 +124,9 @@ def weights(
     if as_json:
         sys.stdout.write(json.dumps(_as_json(solutions), allow_nan=False) + "\n")
         return
-    console = Console()
-    if table.counted:
-        console.print(f"[dim]{escape(str(target))} holds counts; they were normalised to probabilities.[/dim]")
-    if table.percentages:
-        console.print(f"[dim]{escape(str(target))} holds percentages; they were divided by 100.[/dim]")
+    console = new_console()
+    if table.note:
+        console.print(f"[dim]{escape(table.note)}[/dim]", soft_wrap=True)
     if grid is None:
         _print_clients(console, solutions[0])
     _print_summary(console, solutions[0], tradeoff=solutions if grid is not None else ())

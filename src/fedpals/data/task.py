@@ -212,7 +212,10 @@ class Task(Settings):
                 f"{self.task}: T is missing; give target, a CSV file of labels and probabilities, or target_client, "
                 f"one of {', '.join(data.domains[:12])}"
             )
-        return federate(data, target, scale=self.scale or "standard", impute=self.impute)
+        try:
+            return federate(data, target, scale=self.scale or "standard", impute=self.impute)
+        except InputError as error:
+            raise InputError(f"{self.task}: {error}") from None
 
 
 @dataclass(frozen=True, eq=False)
