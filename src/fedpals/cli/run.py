@@ -74,15 +74,14 @@ def run(
     """Train methods on a task; ends with a table of mean ± std over seeds."""
     given = {key: value for key, value in flags.items() if value is not None}
     settings = {**read_config(config), **given}
-    seeds = seeds or settings.pop("seeds", 1)
-    settings.pop("seeds", None)
+    in_file = settings.pop("seeds", 1)
     need_torch("fedpals run")
     from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
 
     if device != "cpu" and ray is None:
         check_device(device)
     compute(
-        expand(settings, seeds),
+        expand(settings, seeds or in_file),
         SweepSettings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ()), ray),
         Console(),
     )
@@ -98,7 +97,7 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
     taken = {key for name in methods for key in options_of(name)}
     if len(methods) > 1 and (unused := sorted(options - taken)):
         raise InputError(f"{unused[0]} is no option of any of the methods {', '.join(methods)}")
-    first = int(settings.get("seed", 0))
+    first = Run.of({"seed": settings.get("seed")}).seed
     runs = []
     for name in methods:
         dropped = options - set(options_of(name)) if len(methods) > 1 else set()
@@ -120,7 +119,7 @@ def check_device(device: str) -> None:
     import torch
 
     try:
-        torch.empty(1, device=device)
+        torch.ones(1, device=device).item()  # which some devices that can be named cannot do
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); use cpu") from None
 
@@ -206,16 +205,16 @@ def sweep_with_progress(runs: Sequence[Run], settings: SweepSettings, console: C
 
 def exit_unless_finished(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
     """End the command, saying why, unless all runs are finished."""
-    if outcome.failed and len(outcome.failed) == len(runs):
+    if len(outcome.failed) == len(runs) and not outcome.stopped:
         error = outcome.failed[min(outcome.failed)]
         if isinstance(error, InputError):
             raise error  # not one run could be made of these settings
     for position, error in sorted(outcome.failed.items()):
-        console.print(f"[bold red]failed:[/] {runs[position].name}: {escape(str(error))}")
+        console.print(f"[bold red]failed:[/] {escape(runs[position].name)}: {escape(str(error))}")
     if outcome.stopped:
         left = sum(not record.finished for record in outcome.records)
         console.print(f"Stopped; {left} of {len(runs)} runs are unfinished. The same command continues them.")
-        raise typer.Exit(130)
+        raise typer.Exit(128 + outcome.stopped)
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -259,6 +258,11 @@ def read_config(config: Path | None) -> dict[str, Any]:
     values = read_toml(config)
     if isinstance(values.get("method"), list):
         values["method"] = ",".join(map(str, values["method"]))
+    if type(seeds := values.get("seeds", 1)) is not int or seeds < 1:
+        raise InputError(
+            f"{config}: seeds is {seeds!r}; give how many there are to be, as 3: they count up from seed, which is 0 "
+            "unless given"
+        )
     known = {*(key.name for key in run_keys()), *_SWEEP_KEYS}
     if unknown := [key for key in values if key not in known]:
         Run.of({unknown[0]: values[unknown[0]]})  # raises, and suggests the nearest key

@@ -14,6 +14,7 @@ Reading and writing loads no torch, so that results can be looked at without it.
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from fedpals.config import to_toml
 from fedpals.engine.metrics import HeldOutMetrics, Metrics, Scores
 from fedpals.engine.round import Refusal
 from fedpals.errors import InputError
-from fedpals.files import replacing
+from fedpals.files import replacing, writing
 from fedpals.shift import Tally
 from fedpals.shift.evaluation import Correction, Evaluation
 from fedpals.simulation.run import Run
@@ -36,6 +37,7 @@ _METRICS = "metrics.jsonl"
 _SERVER_VIEW = "weights.json"
 _RESULT = "result.json"
 _TALLIES = "tallies.json"
+_REMEDY = "the command that started the run computes it again"
 
 Value = TypeVar("Value")
 
@@ -189,8 +191,9 @@ class Record:
             raise InputError(f"{config}: not the configuration of a run ({error})") from None
         record = cls(run, folder)
         record.path = folder
-        if not record.finished:
+        if not (folder / _RESULT).is_file():
             raise InputError(f"{folder}: the run is not finished; the command that started it continues it")
+        record.result()
         return record
 
     @classmethod
@@ -209,28 +212,69 @@ class Record:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has its result."""
-        return (self.path / _RESULT).is_file()
+        """Whether the run has its result; one that is damaged is none."""
+        try:
+            self.result()
+        except InputError:
+            return False
+        return True
+
+    @property
+    def intact(self) -> bool:
+        """Whether the run has its result, and all that is to go with it."""
+        return self.finished and self.damage() is None
 
     @property
     def unfinished(self) -> bool:
         """Whether there is a state to continue from."""
         return not self.finished and self.checkpoint.is_file()
 
+    def damage(self) -> str | None:
+        """Return what is wrong with the files of a run that has a result; None where they agree, or it has none."""
+        if not (self.path / _RESULT).is_file():
+            return None
+        try:
+            rounds, lines = self.result().rounds, self.lines()
+            self.server_view()
+            if self.run.knowledge.held_out is not None:
+                self.tallies()
+        except InputError as error:
+            return str(error)
+        if [line.round for line in lines] != list(range(1, rounds + 1)):
+            return f"{self.path / _METRICS}: {len(lines)} lines, which are not those of {rounds} rounds"
+        return None
+
     def begin(self) -> None:
-        """Write down the configuration, and start the metrics afresh."""
+        """Write down the configuration, and start the metrics afresh, without what stood there before."""
+        for path in (self.path / _RESULT, self.checkpoint):
+            path.unlink(missing_ok=True)
         self._write_text(_CONFIG, to_toml(self.run.keys()))
         self._write_text(_METRICS, "")
 
     def append(self, line: RoundLine) -> None:
-        """Add the line of a round."""
-        with (self.path / _METRICS).open("a", encoding="utf-8") as file:
+        """Add the line of a round; it is on the disk before a checkpoint can include the round."""
+        path = self.path / _METRICS
+        with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line.to_json(), allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
-    def keep_rounds(self, rounds: int) -> None:
-        """Drop lines of rounds that the checkpoint does not include: they will be computed again."""
-        lines = (self.path / _METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
-        self._write_text(_METRICS, "".join(lines[:rounds]))
+    def continue_after(self, rounds: int) -> None:
+        """Drop the result and lines of later rounds, which will be computed again.
+
+        Raises
+        ------
+        InputError
+            Where the lines before are not those of all rounds up to ``rounds``.
+        """
+        path = self.path / _METRICS
+        kept = self._read_text(path).splitlines(keepends=True)[:rounds]
+        numbers = [self._parsed(path, RoundLine, line).round for line in kept]
+        if numbers != list(range(1, rounds + 1)):
+            raise InputError(f"{path}: {len(kept)} lines, which are not those of the {rounds} rounds of the checkpoint")
+        (self.path / _RESULT).unlink(missing_ok=True)
+        self._write_text(_CONFIG, to_toml(self.run.keys()))
+        self._write_text(_METRICS, "".join(kept))
 
     def lines(self) -> list[RoundLine]:
         """Return the lines of all rounds."""
@@ -275,16 +319,16 @@ class Record:
         try:
             return [Tally.from_json(tally) for tally in json.loads(path.read_text(encoding="utf-8"))]
         except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{path}: not the tallies of a run ({error}); delete the folder and run again") from None
+            raise InputError(f"{path}: the record is damaged ({error}); {_REMEDY}") from None
 
     def write_tallies(self, tallies: Sequence[Tally]) -> None:
         """Write down what clients say about the saved model."""
         self._write_json(_TALLIES, [tally.to_json() for tally in tallies])
 
     def pack(self) -> dict[str, bytes]:
-        """Return all files by name, to be sent to another machine."""
-        folder = self.path
-        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        """Return all files by name, to be sent to another machine; not those with a dot, which are temporary."""
+        files = [path for path in self.path.rglob("*") if path.is_file() and not path.name.startswith(".")]
+        return {path.relative_to(self.path).as_posix(): path.read_bytes() for path in files}
 
     def unpack(self, files: Mapping[str, bytes]) -> None:
         """Write files, each whole or not at all: the checkpoint late, and the result, which ends a run, last."""
@@ -299,17 +343,14 @@ class Record:
             (first, *_) = error.errors(include_url=False)
             where = ".".join(map(str, first["loc"]))
             raise InputError(
-                f"{path}: the record is incomplete ({where + ': ' if where else ''}{first['msg']}); "
-                "remove the folder and run it again"
+                f"{path}: the record is damaged ({where + ': ' if where else ''}{first['msg']}); {_REMEDY}"
             ) from None
 
     def _read_text(self, path: Path) -> str:
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{path}: the record is incomplete ({error}); remove the folder and run it again"
-            ) from None
+            raise InputError(f"{path}: the record is damaged ({error}); {_REMEDY}") from None
 
     def _write_json(self, name: str, value: Any) -> None:
         self._write_text(name, json.dumps(value, allow_nan=False) + "\n")

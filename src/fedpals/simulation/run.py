@@ -65,6 +65,11 @@ class Network(Settings):
         """The class or function that was given in Python."""
         return self._builder
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a user's network: code that is not this package's runs where it is built."""
+        return self.model is not None and ":" in self.model
+
     @classmethod
     def for_task(cls, task: str, given: Mapping[str, Any]) -> Network:
         """Return the network for a data set: what is given, and for the rest what suits the data set."""
