@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedpals.cli.run import need_torch
+from fedpals.cli.run import TRUST_HELP, need_torch
 from fedpals.errors import InputError
 from fedpals.files import replacing
 from fedpals.shift.evaluation import Correction
@@ -50,13 +50,14 @@ def predict(
             help="Which of the run's models: recommended, calibrated, prior or raw.", show_default="the first there is"
         ),
     ] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST_HELP)] = False,
 ) -> None:
     """Predict labels of new inputs for the target: probabilities, the most probable label, and how certain it is."""
     need_torch("fedpals predict")
     from fedpals.engine.target_model import TargetModel
 
     path = run if run.suffix == ".safetensors" else _model_file(run, use, other_target=target is not None)
-    model = TargetModel.load(path)
+    model = TargetModel.load(path, trust=trust)
     T = None if target is None else _target(target, model)
     names, x = _read(inputs, model)
     probabilities = model.predict_proba(x, target=T)

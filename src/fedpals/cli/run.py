@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _SWEEP_KEYS = ("seeds",)
 CONFIG_HELP = "TOML file of settings; flags given as well take precedence."
+TRUST_HELP = "Run the code of a network package.module:function that the folder or file names."
 RAY_HELP = "Compute on an existing Ray cluster, such as HOST:6379, whose nodes have fedpals and the data."
 
 
@@ -80,8 +82,10 @@ def run(
 
     if device != "cpu" and ray is None:
         check_device(device)
+    with naming_file(config, given):
+        runs = expand(settings, seeds or in_file)
     compute(
-        expand(settings, seeds or in_file),
+        runs,
         SweepSettings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ()), ray),
         Console(),
     )
@@ -249,6 +253,18 @@ def _columns(row: MethodSummary) -> list[tuple[str, Spread | None]]:
         ("recommended", row.accuracy.get(Correction.RECOMMENDED)),
         ("macro-F1", row.macro_f1),
     ]
+
+
+@contextmanager
+def naming_file(config: Path | None, flags: Mapping[str, Any]) -> Iterator[None]:
+    """Let an error about a key of the TOML file, and not of a flag, name the file."""
+    try:
+        yield
+    except InputError as error:
+        key = str(error).partition(" ")[0]
+        if config is None or key in flags or key not in read_toml(config):
+            raise
+        raise InputError(f"{config}: {error}") from None
 
 
 def read_config(config: Path | None) -> dict[str, Any]:

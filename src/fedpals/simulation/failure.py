@@ -19,6 +19,10 @@ def failure(error: Exception, run: Run) -> FedpalsError:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return FedpalsError(f"{where}{error.strerror}; mend that, and the same command continues the run")
+    if isinstance(error, MemoryError):
+        return FedpalsError(
+            f"the memory does not suffice ({error or 'no more is said'}); give fewer clients or samples"
+        )
     frames = traceback.extract_tb(error.__traceback__)
     called = any(frame.name == "_call_impl" for frame in frames)  # by which torch calls a network
     what = f"model {run.network.model}" if run.network.is_own and called else "the run"
