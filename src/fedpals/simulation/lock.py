@@ -41,10 +41,12 @@ def _take(path: Path, *, wait: bool) -> int | None:
     """Return the handle of the locked file; None where another process has it."""
     while True:
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
+                path.parent.mkdir(parents=True, exist_ok=True)
                 handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
+                if path.parent.is_file():
+                    raise
                 continue  # the folder was removed just now, as empty
         try:
             if fcntl is not None:

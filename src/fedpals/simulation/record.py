@@ -170,6 +170,18 @@ class Result:
         return {**plain, "selected": selected}
 
 
+def _read_config(path: Path) -> Run:
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+        run = Run.of(values)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InputError) as error:
+        raise InputError(f"{path}: not the configuration of a run ({error}); {_REMEDY}") from None
+    if "seed" not in values or not text.endswith("\n"):  # which is the last of them
+        raise InputError(f"{path}: the configuration of a run without its end; {_REMEDY}")
+    return run
+
+
 class Record:
     """Reads and writes the folder of one run."""
 
@@ -185,11 +197,7 @@ class Record:
             raise InputError(
                 f"{folder}: no run there ({_CONFIG}); give the folder of a run, runs/<task>/<method>/<seed>-<digest>"
             )
-        try:
-            run = Run.of(tomllib.loads(config.read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InputError) as error:
-            raise InputError(f"{config}: not the configuration of a run ({error})") from None
-        record = cls(run, folder)
+        record = cls(_read_config(config), folder)
         record.path = folder
         if not (folder / _RESULT).is_file():
             raise InputError(f"{folder}: the run is not finished; the command that started it continues it")
@@ -234,6 +242,8 @@ class Record:
         if not (self.path / _RESULT).is_file():
             return None
         try:
+            if _read_config(self.path / _CONFIG).digest != self.run.digest:
+                return f"{self.path / _CONFIG}: the configuration of another run"
             rounds, lines = self.result().rounds, self.lines()
             self.server_view()
             if self.run.knowledge.held_out is not None:
