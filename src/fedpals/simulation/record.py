@@ -14,7 +14,9 @@ Reading and writing loads no torch, so that results can be looked at without it.
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +39,8 @@ _METRICS = "metrics.jsonl"
 _SERVER_VIEW = "weights.json"
 _RESULT = "result.json"
 _TALLIES = "tallies.json"
+_SYNC_SECONDS = 1.0
+"""Between lines that are forced to the disk."""
 _REMEDY = "the command that started the run computes it again"
 
 Value = TypeVar("Value")
@@ -188,6 +192,7 @@ class Record:
     def __init__(self, run: Run, runs: Path) -> None:
         self.run = run
         self.path = runs / run.folder
+        self._synced = -math.inf
 
     @classmethod
     def at(cls, folder: Path) -> Self:
@@ -262,12 +267,17 @@ class Record:
         self._write_text(_METRICS, "")
 
     def append(self, line: RoundLine) -> None:
-        """Add the line of a round; it is on the disk before a checkpoint can include the round."""
+        """Add the line of a round; where rounds take long, it is on the disk before a checkpoint includes the round.
+
+        A power failure may otherwise cost the lines of the last seconds, and then the run starts over.
+        """
         path = self.path / _METRICS
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line.to_json(), allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+            if time.monotonic() - self._synced > _SYNC_SECONDS:
+                file.flush()
+                os.fsync(file.fileno())
+                self._synced = time.monotonic()
 
     def continue_after(self, rounds: int) -> None:
         """Drop the result and lines of later rounds, which will be computed again.
