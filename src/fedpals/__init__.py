@@ -63,13 +63,14 @@ _LAZY = {
 _NEED_TORCH = {"Study", "TargetModel", "train"}
 
 
-def load(path: Path | str, network: Any = None) -> TargetModel:
+def load(path: Path | str, network: Any = None, *, trust: bool = False) -> TargetModel:
     """Read a model that `TargetModel.save` wrote.
 
-    ``network`` is the class or function of the user's own network; it is not needed for this package's.
+    ``network`` is the class or function of the user's own network; it is not needed for this package's. Where the file
+    names the network of a module, ``trust`` says that its code may be run.
     """
     model: type[TargetModel] = __getattr__("TargetModel")
-    return model.load(path, network)
+    return model.load(path, network, trust=trust)
 
 
 def __getattr__(name: str) -> Any:

@@ -101,6 +101,8 @@ def _sentence(model: type[BaseModel], complaint: Mapping[str, Any]) -> str:
         keys = _keys(model, location[:-1])
         remedy = f"; the keys are {', '.join(keys)}" if keys else "; remove it"
         return f"{key!r} is not a known key{did_you_mean(str(location[-1]), keys) or remedy}"
+    if kind == "too_short":
+        return f"{key} is {complaint['input']!r}; give at least {complaint['ctx']['min_length']}"
     if kind == "missing":
         return f"the key {key!r} is missing; add it"
     needed = message.removeprefix("Input should be ").partition(", unable to parse")[0]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import platform
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,26 +13,65 @@ from pathlib import Path
 
 from fedpals.errors import InputError
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that takes its place when the block ends well.
 
-    A crash, a full disk or Ctrl-C inside the block leaves what stood at ``path`` before.
+    A crash, a full disk or Ctrl-C inside the block leaves what stood at ``path`` before. The contents reach the disk
+    before the name does, so that a power failure leaves one or the other, too. What a killed process left beside
+    ``path`` is removed.
     """
-    try:
+    prefix = f".{path.stem[:40]}-{platform.node()[:40]}-"
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another folder") from None
-    os.close(handle)
+        _remove_leftovers(path.parent, prefix)
+        handle, name = tempfile.mkstemp(prefix=f"{prefix}{os.getpid()}-", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        with writing(path):
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())
+            with temporary.open("r+b") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says of a file that cannot be written into an `InputError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "free some space, or choose another folder" if error.errno in _FULL else "choose another folder"
+        if path.is_dir():
+            remedy = "it is a folder: give the name of a file"
+        raise InputError(f"{path}: cannot be written ({error.strerror or error}); {remedy}") from None
+
+
+def _remove_leftovers(folder: Path, prefix: str) -> None:
+    """Remove temporary files that processes of this machine left when they were killed."""
+    for path in folder.iterdir():
+        process = re.match(r"(\d+)-", path.name.removeprefix(prefix)) if path.name.startswith(prefix) else None
+        if process is not None and not _is_alive(int(process[1])):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # where the question itself would end the process
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def spreadsheet_safe(text: str) -> str:

@@ -214,7 +214,7 @@ def test_ones_own_function_is_a_model_like_any_other() -> None:
         ("own_models:text", "returned a str; return a torch.nn.Module"),
         ("own_models:many", r"gave \(1, 4\) for one sample, not \(1, 3\); .*samples of shape 1×4×4 to 3 numbers"),
         ("own_models:pair", "gave tuple for one sample"),
-        ("own_models:unfit", r"failed on one sample \(mat1 and mat2"),
+        ("own_models:unfit", r"failed on one sample \(RuntimeError: mat1 and mat2"),
     ],
 )
 def test_ones_own_function_fails_with_the_reason(name: str, message: str) -> None:

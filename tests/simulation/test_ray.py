@@ -21,7 +21,6 @@ from fedpals.files import replacing
 from fedpals.simulation import ray_cluster
 from fedpals.simulation import record as records
 from fedpals.simulation.computing import Event, SweepSettings
-from fedpals.simulation.executors import Computed
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
 from fedpals.simulation.simulator import simulate
@@ -161,8 +160,7 @@ def test_a_record_that_comes_back_is_written_so_that_a_kill_in_between_does_no_h
     monkeypatch.setattr(records, "replacing", noted)
     names = ["result.json", "checkpoint/state.safetensors", "metrics.jsonl", "weights.json"]
     run = Run.of(**SMALL)
-    computed = Computed(Event("finished", 0), {name: name.encode() for name in names})
-    Record(run, tmp_path).unpack(computed.files)
+    Record(run, tmp_path).unpack({name: name.encode() for name in names})
     assert set(order[:2]) == {"metrics.jsonl", "weights.json"}
     assert order[2:] == ["state.safetensors", "result.json"]
     assert all((tmp_path / run.folder / name).read_bytes() == name.encode() for name in names)

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpals.cli.run import need_torch
+from fedpals.cli.run import TRUST_HELP, need_torch
 from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import FedpalsError, InputError
 from fedpals.files import replacing
@@ -50,6 +50,7 @@ def estimate_target(
         typer.Option("--out", "-o", metavar="TARGET.csv", help="Write the target, for fedpals weights."),
     ] = None,
     data_folder: Annotated[Path | None, typer.Option(help="Folder to search for data first.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST_HELP)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
 ) -> None:
     """Estimate an unknown T from the predictions of a run's model on unlabelled inputs of the target.
@@ -66,7 +67,7 @@ def estimate_target(
     record = Record.at(run)
     record.tallies()  # raises an error if the run has none, before any prediction is computed
     data = unlabelled.own_inputs(record, data_folder) if inputs is None else unlabelled.inputs_of(inputs, record)
-    logits = unlabelled.predict(record, *data, data_folder)
+    logits = unlabelled.predict(record, *data, data_folder, trust=trust)
     estimates: dict[Estimator, TargetEstimate] = {}
     failed: dict[Estimator, FedpalsError] = {}
     for name, estimate in ((Estimator.bbse, unlabelled.by_bbse), (Estimator.em, unlabelled.by_em)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from fedpals.cli.run import need_torch
+from fedpals.cli.run import TRUST_HELP, need_torch
 from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.files import replacing
@@ -50,13 +50,14 @@ def predict(
             help="Which of the run's models: recommended, calibrated, prior or raw.", show_default="the first available"
         ),
     ] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST_HELP)] = False,
 ) -> None:
     """Predict labels of new inputs for the target: probabilities, the most probable label, and its probability."""
     need_torch("fedpals predict")
     from fedpals.engine.target_model import TargetModel
 
     path = run if run.suffix == ".safetensors" else _model_file(run, use, other_target=target is not None)
-    model = TargetModel.load(path)
+    model = TargetModel.load(path, trust=trust)
     table = None if target is None else read_target(target)
     T = None if table is None else _target(table, model)
     names, x = _read(inputs, model)

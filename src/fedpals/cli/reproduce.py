@@ -14,9 +14,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedpals.cli.run import RAY_HELP, need_torch
+from fedpals.cli.run import RAY_HELP, check_device, need_torch
 from fedpals.cli.terminal import escape, new_console
-from fedpals.errors import InputError
 from fedpals.experiments.experiment import DEFINITIONS, Experiment
 from fedpals.simulation.run import Run
 from fedpals.study.progress import SweepProgress
@@ -64,11 +63,9 @@ def reproduce(
 
     experiment = read_experiment(name, folder)
     experiment.at(scale)
+    if device != "cpu" and ray is None:
+        check_device(device)
     stored = Results(results / name)
-    if (stored_scale := stored.provenance.get("scale", scale)) != scale:
-        raise InputError(
-            f"{stored.path} holds results at scale {stored_scale}; give another folder with --results for scale {scale}"
-        )
     stored.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
     settings = SweepSettings(out, workers, data_folder, device, checkpoint_every=10, ray=ray)
 
@@ -90,9 +87,9 @@ def reproduce(
     for error, titles in _by_reason(outcome.failed).items():
         more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
         console.print(f"[bold red]failed:[/] {escape(f'{titles[0]}{more}: {error}')}", soft_wrap=True)
-    if outcome.left:
+    if outcome.stopped:
         console.print(f"Stopped; {outcome.left} runs of this phase are left. The same command continues.")
-        raise typer.Exit(130)
+        raise typer.Exit(128 + outcome.stopped)
     path = escape(str(stored.path))
     console.print(f"Results: {path}; see them with: fedpals report {path}", soft_wrap=True)
     if outcome.failed:
@@ -100,12 +97,12 @@ def reproduce(
 
 
 def _overview(folder: Path) -> Table:
-    from fedpals.experiments.experiment import choose_points, reported_runs, tuning_runs
+    from fedpals.experiments.experiment import choose_points, definitions, reported_runs, tuning_runs
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "in the paper", "title", "scale", "runs", "tuning runs"):
         table.add_column(column, justify="right" if column in {"runs", "tuning runs"} else "left")
-    for path in sorted(folder.glob("*.toml")):
+    for path in definitions(folder):
         experiment = Experiment.read(path)
         for number, scale in enumerate(experiment.scale):
             cells = (path.stem, experiment.source, experiment.title) if number == 0 else ("", "", "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _SWEEP_KEYS = ("seeds",)
 CONFIG_HELP = "TOML file of settings; flags given as well take precedence."
+TRUST_HELP = "Run the code of a network package.module:function that the folder or file names."
 RAY_HELP = "Compute on an existing Ray cluster, such as HOST:6379, whose nodes have fedpals and the data."
 
 
@@ -74,15 +76,16 @@ def run(
     """Train methods on a task; ends with a table of mean ± std over seeds."""
     given = {key: value for key, value in flags.items() if value is not None}
     settings = {**read_config(config), **given}
-    seeds = seeds or settings.pop("seeds", 1)
-    settings.pop("seeds", None)
+    in_file = settings.pop("seeds", 1)
     need_torch("fedpals run")
     from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
 
     if device != "cpu" and ray is None:
         check_device(device)
+    with naming_file(config, given):
+        runs = expand(settings, seeds or in_file)
     compute(
-        expand(settings, seeds),
+        runs,
         SweepSettings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ()), ray),
         new_console(),
     )
@@ -98,7 +101,7 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
     taken = {key for name in methods for key in options_of(name)}
     if len(methods) > 1 and (unused := sorted(options - taken)):
         raise InputError(f"{unused[0]} is not an option of any of the methods {', '.join(methods)}")
-    first = int(settings.get("seed", 0))
+    first = Run.of({"seed": settings.get("seed")}).seed
     runs = []
     for name in methods:
         dropped = options - set(options_of(name)) if len(methods) > 1 else set()
@@ -120,7 +123,7 @@ def check_device(device: str) -> None:
     import torch
 
     try:
-        torch.empty(1, device=device)
+        torch.ones(1, device=device).item()  # which some devices that can be named cannot do
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); use cpu") from None
 
@@ -206,16 +209,16 @@ def sweep_with_progress(runs: Sequence[Run], settings: SweepSettings, console: C
 
 def exit_unless_finished(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
     """End the command with the reason, unless all runs are finished."""
-    if outcome.failed and len(outcome.failed) == len(runs):
+    if len(outcome.failed) == len(runs) and not outcome.stopped:
         error = outcome.failed[min(outcome.failed)]
         if isinstance(error, InputError):
             raise error  # no run is possible with these settings
     for position, error in sorted(outcome.failed.items()):
-        console.print(f"[bold red]failed:[/] {runs[position].name}: {escape(str(error))}")
+        console.print(f"[bold red]failed:[/] {escape(runs[position].name)}: {escape(str(error))}")
     if outcome.stopped:
         left = sum(not record.finished for record in outcome.records)
         console.print(f"Stopped; {left} of {len(runs)} runs are unfinished. The same command continues them.")
-        raise typer.Exit(130)
+        raise typer.Exit(128 + outcome.stopped)
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -252,6 +255,18 @@ def _columns(row: MethodSummary) -> list[tuple[str, Spread | None]]:
     ]
 
 
+@contextmanager
+def naming_file(config: Path | None, flags: Mapping[str, Any]) -> Iterator[None]:
+    """Let an error about a key of the TOML file, and not of a flag, name the file."""
+    try:
+        yield
+    except InputError as error:
+        key = str(error).partition(" ")[0]
+        if config is None or key in flags or key not in read_toml(config):
+            raise
+        raise InputError(f"{config}: {error}") from None
+
+
 def read_config(config: Path | None) -> dict[str, Any]:
     """Return the keys of a TOML file; none without a file."""
     if config is None:
@@ -259,6 +274,11 @@ def read_config(config: Path | None) -> dict[str, Any]:
     values = read_toml(config)
     if isinstance(values.get("method"), list):
         values["method"] = ",".join(map(str, values["method"]))
+    if type(seeds := values.get("seeds", 1)) is not int or seeds < 1:
+        raise InputError(
+            f"{config}: seeds is {seeds!r}; give how many there are to be, as 3: they count up from seed, which is 0 "
+            "unless given"
+        )
     known = {*(key.name for key in run_keys()), *_SWEEP_KEYS}
     if unknown := [key for key in values if key not in known]:
         Run.of({unknown[0]: values[unknown[0]]})  # raises, and suggests the nearest key

@@ -16,6 +16,7 @@ from fedpals.cli.run import (
     CONFIG_HELP,
     check_device,
     exit_unless_finished,
+    naming_file,
     need_torch,
     read_config,
     sweep_with_progress,
@@ -70,7 +71,8 @@ def tune(
 
     if device != "cpu":
         check_device(device)
-    runs = ess_runs(settings, grid, data_folder)
+    with naming_file(config, given):
+        runs = ess_runs(settings, grid, data_folder)
     console = new_console()
     outcome = sweep_with_progress(
         runs, SweepSettings(out, workers, data_folder, device, resume, checkpoint_every), console

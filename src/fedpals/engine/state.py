@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpals.engine import checkpoint
+from fedpals.errors import InputError
 from fedpals.labels import Vector
 
 
@@ -45,7 +46,13 @@ class ServerState:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a state that `save` wrote."""
-        return cls.of(*checkpoint.load(path))
+        tensors, facts = checkpoint.load(path)
+        try:
+            return cls.of(tensors, facts)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"{path}: not a checkpoint of such a run ({type(error).__name__}: {error}); delete it to start again"
+            ) from None
 
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors and the facts that the state consists of."""

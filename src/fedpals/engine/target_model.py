@@ -20,7 +20,7 @@ from fedpals.engine import checkpoint
 from fedpals.engine.flat_model import FlatModel
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector, as_target
-from fedpals.models import build, build_own, embed, prepare
+from fedpals.models import build, build_own, check_trust, embed, prepare
 from fedpals.shift import Head
 from fedpals.shift.calibration import Calibration
 from fedpals.shift.evaluation import Correction
@@ -127,11 +127,14 @@ class TargetModel:
         checkpoint.save(Path(path), tensors, self.facts.to_json())
 
     @classmethod
-    def load(cls, path: Path | str, network: Callable[..., Any] | nn.Module | None = None) -> TargetModel:
+    def load(
+        cls, path: Path | str, network: Callable[..., Any] | nn.Module | None = None, *, trust: bool = False
+    ) -> TargetModel:
         """Read a model that `save` wrote.
 
         ``network`` is the class or function that it was trained with, or an object of it; it is needed where the
-        network is not one of this package's.
+        network is not one of this package's. A file may name the network of a module instead; ``trust`` says that its
+        code may be run.
         """
         path = Path(path)
         if not path.is_file():
@@ -145,7 +148,7 @@ class TargetModel:
         for name in (*_EXTRA, *_INPUT):
             if name in own:
                 extra[name] = own.pop(name)
-        model = FlatModel(_network(path, facts, network))
+        model = FlatModel(_network(path, facts, network, trust=trust))
         try:
             model.network.load_state_dict(own)
         except RuntimeError as error:
@@ -223,7 +226,9 @@ def _chunks(samples: int) -> list[npt.NDArray[np.int64]]:
     return [np.arange(start, min(start + _CHUNK, samples)) for start in range(0, samples, _CHUNK)]
 
 
-def _network(path: Path, facts: ModelFacts, network: Callable[..., Any] | nn.Module | None) -> nn.Module:
+def _network(
+    path: Path, facts: ModelFacts, network: Callable[..., Any] | nn.Module | None, *, trust: bool
+) -> nn.Module:
     if isinstance(network, nn.Module):
         return network
     settings: dict[str, Any] = {"shape": facts.shape, "classes": len(facts.labels), "seed": 0}
@@ -232,6 +237,7 @@ def _network(path: Path, facts: ModelFacts, network: Callable[..., Any] | nn.Mod
     if facts.model.startswith("memory:"):
         name = facts.model.removeprefix("memory:")
         raise InputError(f"{path} was trained with your own network {name}; give it: load({str(path)!r}, {name})")
+    check_trust(facts.model, path, trust=trust)
     return build(facts.model, **settings)
 
 

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -27,7 +27,7 @@ from fedpals.simulation.run import Run
 
 Keys: TypeAlias = dict[str, str | float]
 """Settings of a run, by key."""
-Grid: TypeAlias = dict[str, list[float]]
+Grid: TypeAlias = dict[str, Annotated[list[float], Field(min_length=1)]]
 """Values to try, by key of a run."""
 View: TypeAlias = Literal[
     "table",
@@ -179,11 +179,17 @@ class PlannedRun:
         return self.row, self.method, self.run.digest
 
 
+def definitions(folder: Path) -> list[Path]:
+    """Return the files of a folder of experiments."""
+    paths = sorted(folder.glob("*.toml"))
+    if not paths:
+        raise InputError(f"{folder}: no experiments (*.toml) there; give their folder with --experiments")
+    return paths
+
+
 def read_experiment(name: str, folder: Path) -> Experiment:
     """Read an experiment by name from a folder of experiments, and check the settings of all its runs."""
-    names = sorted(path.stem for path in folder.glob("*.toml"))
-    if not names:
-        raise InputError(f"{folder}: no experiments (*.toml) there; give their folder with --experiments")
+    names = [path.stem for path in definitions(folder)]
     if name not in names:
         hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
         raise InputError(f"experiment is {name!r}, which {folder} does not have{hint}")
@@ -212,7 +218,7 @@ def tuning_runs(experiment: Experiment, scale: str) -> list[PlannedRun]:
     seeds = range(TUNING_SEED, TUNING_SEED + experiment.tuning.seeds)
     return [
         _planned(experiment, scale, row, method, point, seed, extra)
-        for row, method in _cells(experiment)
+        for row, method in cells(experiment)
         if (row.tuned_as is None if rows is None else row.name in rows)
         for point in grid_points(experiment, row, method)
         if len(grid_points(experiment, row, method)) > 1
@@ -220,12 +226,18 @@ def tuning_runs(experiment: Experiment, scale: str) -> list[PlannedRun]:
     ]
 
 
+def rows_tuned_for(experiment: Experiment, row: Row) -> list[str]:
+    """Return the rows whose tuning runs choose the points of a row."""
+    shared = experiment.tuning.rows
+    return [row.tuned_as or row.name] if shared is None else shared
+
+
 def reported_runs(experiment: Experiment, scale: str, points: Mapping[tuple[str, str], Point]) -> list[PlannedRun]:
     """Return the runs to report, at the chosen point of every (row, method)."""
     seeds = experiment.at(scale).seeds
     return [
         _planned(experiment, scale, row, method, points[row.name, method.name], seed, {})
-        for row, method in _cells(experiment)
+        for row, method in cells(experiment)
         for seed in range(row.seeds or seeds)
     ]
 
@@ -238,18 +250,19 @@ def choose_points(
     ``validation`` holds, by (row, method), the point and validation accuracy of every tuning run. Among equally good
     points the first in the grid is chosen. A run that diverged counts as 0.
     """
-    shared = experiment.tuning.rows
     points: dict[tuple[str, str], Point] = {}
-    for row, method in _cells(experiment):
+    for row, method in cells(experiment):
         grid = grid_points(experiment, row, method)
-        rows = [row.tuned_as or row.name] if shared is None else shared
-        results = [result for name in rows for result in validation.get((name, method.name), [])]
+        results = [
+            result for name in rows_tuned_for(experiment, row) for result in validation.get((name, method.name), [])
+        ]
         totals = [sum(value for point, value in results if point == candidate) for candidate in grid]
         points[row.name, method.name] = grid[max(range(len(grid)), key=totals.__getitem__)]
     return points
 
 
-def _cells(experiment: Experiment) -> Iterator[tuple[Row, Column]]:
+def cells(experiment: Experiment) -> Iterator[tuple[Row, Column]]:
+    """Yield every row with each of its methods."""
     for row in experiment.row:
         for method in experiment.method:
             if row.methods is None or method.name in row.methods:

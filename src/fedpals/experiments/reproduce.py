@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fedpals.engine.server import DivergedError
 from fedpals.errors import FedpalsError, InputError
-from fedpals.experiments.experiment import Experiment, PlannedRun, Point, choose_points, reported_runs, tuning_runs
+from fedpals.experiments.experiment import (
+    Experiment,
+    PlannedRun,
+    Point,
+    cells,
+    choose_points,
+    grid_points,
+    reported_runs,
+    rows_tuned_for,
+    tuning_runs,
+)
 from fedpals.experiments.results import Results, Summary
 from fedpals.simulation.computing import Event, SweepSettings
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
 from fedpals.simulation.sweep import sweep
+
+_UNTUNED = "not computed, because its tuning runs failed; the same command tries them again"
 
 Display: TypeAlias = Callable[[str, Sequence[Run]], AbstractContextManager[Callable[[Event], None]]]
 """Function that opens a progress display for a phase and its runs."""
@@ -28,6 +42,8 @@ class Reproduced:
     """Names of runs and cases that failed, with their errors."""
     left: int
     """Number of runs that are not computed yet, if it was stopped."""
+    stopped: signal.Signals | None = None
+    """The signal that stopped it, if any."""
 
 
 def reproduce(
@@ -37,14 +53,15 @@ def reproduce(
     failed = _count(experiment, results, settings)
     tuning = _Phase("tuning", "tuning.jsonl", tuning_runs(experiment, scale), whole=False)
     outcome = _compute(tuning, experiment, results, settings, display)
-    failed += outcome.failed
-    if outcome.left:
-        return Reproduced(failed, outcome.left)
-    reported = _Phase(
-        "runs", "runs.jsonl", reported_runs(experiment, scale, chosen_points(experiment, results)), whole=True
-    )
-    outcome = _compute(reported, experiment, results, settings, display)
-    return Reproduced(failed + outcome.failed, outcome.left)
+    failed += outcome.titled
+    if outcome.stopped:
+        return Reproduced(failed, outcome.left, outcome.stopped)
+    untuned = _untuned(experiment, tuning.planned, results, outcome.failed)
+    failed += tuple((f"{row}, {method}", FedpalsError(_UNTUNED)) for row, method in untuned)
+    planned = reported_runs(experiment, scale, chosen_points(experiment, results))
+    planned = [run for run in planned if (run.row, run.method) not in untuned]
+    outcome = _compute(_Phase("runs", "runs.jsonl", planned, whole=True), experiment, results, settings, display)
+    return Reproduced(failed + outcome.titled, outcome.left, outcome.stopped)
 
 
 def chosen_points(experiment: Experiment, results: Results) -> dict[tuple[str, str], Point]:
@@ -55,6 +72,28 @@ def chosen_points(experiment: Experiment, results: Results) -> dict[tuple[str, s
         accuracy = 0.0 if summary.diverged else summary.selected[rules[summary.method]].score
         validation[summary.row, summary.method].append((summary.point, accuracy))
     return choose_points(experiment, validation)
+
+
+def _untuned(
+    experiment: Experiment,
+    planned: Sequence[PlannedRun],
+    results: Results,
+    failed: Sequence[tuple[PlannedRun, FedpalsError]],
+) -> list[tuple[str, str]]:
+    """Return every (row, method) whose point cannot be chosen: tuning runs are missing, or none of them has a result.
+
+    One that diverged in its first round has no result, and is not missing: it would diverge again, and counts as 0.
+    """
+    finished = {summary.key for summary in results.tuning()}
+    known = finished | {run.key for run, error in failed if isinstance(error, DivergedError)}
+    untuned = []
+    for row, method in cells(experiment):
+        rows = rows_tuned_for(experiment, row)
+        runs = [run.key for run in planned if run.method == method.name and run.row in rows]
+        several = len(grid_points(experiment, row, method)) > 1
+        if several and not (known.issuperset(runs) and finished.intersection(runs)):
+            untuned.append((row.name, method.name))
+    return untuned
 
 
 def _count(experiment: Experiment, results: Results, settings: SweepSettings) -> tuple[tuple[str, FedpalsError], ...]:
@@ -78,9 +117,22 @@ class _Phase:
     """Whether the summaries include curves and federation."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Computed:
+    """Outcome of a phase."""
+
+    failed: list[tuple[PlannedRun, FedpalsError]]
+    left: int
+    stopped: signal.Signals | None
+
+    @property
+    def titled(self) -> tuple[tuple[str, FedpalsError], ...]:
+        return tuple((run.title, error) for run, error in self.failed)
+
+
 def _compute(
     phase: _Phase, experiment: Experiment, results: Results, settings: SweepSettings, display: Display
-) -> Reproduced:
+) -> _Computed:
     results.keep(phase.file, phase.planned)
     finished = {summary.key for summary in results.read(phase.file)}
     pending = [planned for planned in phase.planned if planned.key not in finished]
@@ -96,6 +148,6 @@ def _compute(
 
         outcome = sweep(runs, settings, watch)
     results.keep(phase.file, phase.planned)
-    failed = tuple((pending[position].title, error) for position, error in sorted(outcome.failed.items()))
+    failed = [(pending[position], error) for position, error in sorted(outcome.failed.items())]
     left = sum(not record.finished for record in outcome.records) - len(failed)
-    return Reproduced(failed, left if outcome.stopped else 0)
+    return _Computed(failed, left if outcome.stopped else 0, outcome.stopped)

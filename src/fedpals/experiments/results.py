@@ -12,6 +12,7 @@ A run in these files is finished and is never computed again.
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,15 +20,16 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, BinaryIO, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case
 from fedpals.experiments.experiment import Experiment, PlannedRun, Point
-from fedpals.files import replacing
+from fedpals.files import replacing, writing
 from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.simulation.lock import locked
 from fedpals.simulation.record import Record, RoundLine, SelectedRound, ServerView
 from fedpals.simulation.run import Run
 
@@ -196,7 +198,10 @@ class Results:
     def provenance(self) -> dict[str, Any]:
         """Command, scale, versions and date."""
         path = self.path / "provenance.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: damaged ({error}); delete it, and fedpals reproduce writes it again") from None
 
     def runs(self) -> list[Summary]:
         """Return the reported runs."""
@@ -208,14 +213,22 @@ class Results:
 
     def add(self, name: str, summary: Summary) -> None:
         """Append a run to ``runs.jsonl`` or ``tuning.jsonl``."""
-        self.path.mkdir(parents=True, exist_ok=True)
         line = summary.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n"
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(line)
+        path = self.path / name
+        with locked(self.path, wait=True), writing(path), path.open("ab+") as file:
+            _cut_incomplete_line(file)
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
 
     def begin(self, definition: Path, scale: str, command: str) -> None:
-        """Write the definition and the provenance before the runs are computed."""
-        self._write("experiment.toml", definition.read_text(encoding="utf-8"))
+        """Write the definition and the provenance before the runs are computed.
+
+        Raises
+        ------
+        InputError
+            If the folder holds results at another scale.
+        """
         facts = {
             "command": command,
             "scale": scale,
@@ -225,33 +238,54 @@ class Results:
             "numpy": version("numpy"),
             "date": datetime.now(UTC).date().isoformat(),
         }
-        self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
+        with locked(self.path, wait=True):
+            if (stored := self.provenance.get("scale", scale)) != scale:
+                raise InputError(
+                    f"{self.path} holds results at scale {stored}; give another folder with --results for scale {scale}"
+                )
+            self._write("experiment.toml", definition.read_text(encoding="utf-8"))
+            self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
 
     def keep(self, name: str, planned: Iterable[PlannedRun]) -> None:
         """Remove runs that the experiment no longer has; give the others its current order and points."""
-        stored = {summary.key: summary for summary in self.read(name)}
-        plans = {plan.key: plan for plan in planned if plan.key in stored}
-        summaries = [stored[key].model_copy(update={"point": plan.point}) for key, plan in plans.items()]
-        if (self.path / name).is_file():  # rewritten even if no run is left, to remove an incomplete last line
-            text = "".join(s.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n" for s in summaries)
-            self._write(name, text)
+        with locked(self.path, wait=True):
+            stored = {summary.key: summary for summary in self.read(name)}
+            plans = {plan.key: plan for plan in planned if plan.key in stored}
+            summaries = [stored[key].model_copy(update={"point": plan.point}) for key, plan in plans.items()]
+            if (self.path / name).is_file():  # rewritten even if no run is left, to remove an incomplete last line
+                text = "".join(s.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n" for s in summaries)
+                self._write(name, text)
 
     def read(self, name: str) -> list[Summary]:
-        """Return the runs of ``runs.jsonl`` or ``tuning.jsonl``."""
+        """Return the runs of ``runs.jsonl`` or ``tuning.jsonl``, each once: two commands may have added the same."""
         path = self.path / name
         if not path.is_file():
             return []
-        summaries = []
-        lines = path.read_text(encoding="utf-8").splitlines()
+        summaries: dict[tuple[str, str, str], Summary] = {}
+        lines = path.read_bytes().splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                summaries.append(Summary.model_validate_json(line))
-            except ValueError as error:
+                summary = Summary.model_validate_json(line)
+            except ValidationError as error:
                 if number == len(lines):
                     break  # an incomplete last line of a killed process: that run is not finished
-                raise InputError(f"{path}, line {number}: not a run's summary ({error})") from None
-        return summaries
+                reason = error.errors(include_url=False)[0]["msg"]
+                raise InputError(
+                    f"{path}, line {number}: not a run's summary ({reason}); delete the line, and fedpals reproduce "
+                    "writes it again"
+                ) from None
+            summaries[summary.key] = summary
+        return list(summaries.values())
 
     def _write(self, name: str, text: str) -> None:
         with replacing(self.path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def _cut_incomplete_line(file: BinaryIO) -> None:
+    """Remove what a killed process left of a line; nobody else is writing."""
+    if file.seek(0, os.SEEK_END):
+        file.seek(-1, os.SEEK_END)
+        if file.read() != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)

@@ -15,6 +15,6 @@ except ModuleNotFoundError:
 
 from fedpals.models.backbones import BACKBONES, Backbone
 from fedpals.models.features import embed, features
-from fedpals.models.networks import MODELS, build, build_own, prepare
+from fedpals.models.networks import MODELS, build, build_own, check_trust, prepare
 
-__all__ = ["BACKBONES", "MODELS", "Backbone", "build", "build_own", "embed", "features", "prepare"]
+__all__ = ["BACKBONES", "MODELS", "Backbone", "build", "build_own", "check_trust", "embed", "features", "prepare"]

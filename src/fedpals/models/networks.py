@@ -243,6 +243,15 @@ def _call(function: Callable[..., Any], name: str, shape: Shape, classes: int) -
     raise InputError(f"model {name}{signature} needs other arguments; let it take (shape, classes), or nothing")
 
 
+def check_trust(name: str, where: Path, *, trust: bool) -> None:
+    """Refuse a network ``package.module:function`` that a file names, unless the user trusts the file to run code."""
+    if ":" in name and not trust:
+        raise InputError(
+            f"{where}: its network is {name}, and to open it runs that code; if you know where both come from, "
+            "give --trust (trust=True in Python)"
+        )
+
+
 def _build_imported(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     return build_own(_import_function(name), shape=shape, classes=classes, seed=seed, name=name)
 
@@ -259,6 +268,8 @@ def _import_function(name: str) -> Callable[..., Any]:
         ) from error
     except AttributeError as error:
         raise InputError(f"model {name}: {module} has no {attribute}") from error
+    except Exception as error:
+        raise InputError(f"model {name}: {module} raised {type(error).__name__}: {error}; mend it") from error
     if not callable(function):
         raise InputError(f"model {name}: {attribute} is a {type(function).__name__}, not a function")
     return function
@@ -269,8 +280,9 @@ def _try_model(name: str, model: nn.Module, shape: Shape, classes: int) -> None:
     try:
         with torch.no_grad():
             output = model(torch.zeros(1, *shape))
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise InputError(f"model {name} failed on one sample ({error}); {remedy}") from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"model {name} failed on one sample ({reason}); {remedy}") from error
     output_shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if output_shape != (1, classes):
         raise InputError(f"model {name} gave {output_shape} for one sample, not {(1, classes)}; {remedy}")

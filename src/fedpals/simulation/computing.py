@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fedpals.errors import FedpalsError, InputError
+from fedpals.errors import FedpalsError
+from fedpals.simulation.failure import failure
+from fedpals.simulation.lock import locked
 from fedpals.simulation.pools import ProcessPool
-from fedpals.simulation.record import RoundLine
+from fedpals.simulation.record import Record, RoundLine
 from fedpals.simulation.run import Run
 from fedpals.simulation.simulator import Callback, simulate
 from fedpals.simulation.trackers import tracking
@@ -39,22 +41,39 @@ class SweepSettings:
 class Event:
     """Something happened to a run: for progress displays."""
 
-    kind: Literal["features", "round", "finished", "failed", "stopped"]
+    kind: Literal["features", "round", "note", "busy", "finished", "failed", "stopped"]
+    """"busy": another command is computing it; "note": something to know, in ``text``."""
     run: int
     """Position in the sweep."""
     line: RoundLine | None = None
     """The record's line of a round."""
     progress: tuple[int, int] | None = None
     """Of features: how many images are done, and their total."""
+    text: str | None = None
     error: FedpalsError | None = None
 
 
 def compute(
     position: int, run: Run, settings: SweepSettings, *, notify: Callable[[Event], None], stop: Callable[[], bool]
 ) -> Event:
-    """Compute one run; turn how it ended into an event."""
+    """Compute one run, unless another process is at it; turn how it ended into an event."""
     if stop():
         return Event("stopped", position)  # before the data are read, which takes longer than to ask
+    record = Record(run, settings.out)
+    try:
+        with locked(record.path) as free:
+            if not free:
+                return Event("busy", position)
+            if not record.intact:  # another process may have finished it just now
+                _simulate(position, run, settings, notify, stop)
+    except Exception as error:  # noqa: BLE001 -- whatever it is, the other runs go on
+        return Event("failed", position, error=failure(error, run))
+    return Event("finished" if record.finished else "stopped", position)
+
+
+def _simulate(
+    position: int, run: Run, settings: SweepSettings, notify: Callable[[Event], None], stop: Callable[[], bool]
+) -> None:
     callbacks: list[Callback] = [lambda line: notify(Event("round", position, line))]
     rest = partial(
         simulate,
@@ -64,22 +83,17 @@ def compute(
         device=settings.device,
         resume=settings.resume,
         checkpoint_every=settings.checkpoint_every,
+        note=lambda text: notify(Event("note", position, text=text)),
         stop=stop,
     )
-    try:
-        with tracking(settings.trackers, run, settings.out) as trackers:
-            callbacks += trackers
-            if settings.workers > 1:
-                with ProcessPool(run, settings.workers, settings.data_folder, settings.device) as pool:
+    with tracking(settings.trackers, run, settings.out) as trackers:
+        callbacks += trackers
+        if settings.workers > 1:
+            with ProcessPool(run, settings.workers, settings.data_folder, settings.device) as pool:
 
-                    def shared(_: Worker) -> ProcessPool:
-                        return pool
+                def shared(_: Worker) -> ProcessPool:
+                    return pool
 
-                    record = rest(make_pool=shared, callbacks=callbacks)
-            else:
-                record = rest(callbacks=callbacks)
-    except InputError as error:
-        return Event("failed", position, error=error)
-    except FedpalsError as error:
-        return Event("failed", position, error=FedpalsError(str(error)))  # any of them, in a form that travels
-    return Event("finished" if record.finished else "stopped", position)
+                rest(make_pool=shared, callbacks=callbacks)
+        else:
+            rest(callbacks=callbacks)

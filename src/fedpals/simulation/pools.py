@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from fedpals.engine.client import Update
-from fedpals.simulation.processes import ignore_interrupts, pack, unpack, without_main
+from fedpals.simulation.failure import failure
+from fedpals.simulation.processes import Processes, Work
 from fedpals.simulation.run import Run
 from fedpals.simulation.worker import Job, Worker
 
@@ -44,41 +43,36 @@ class ProcessPool:
     """Several processes, each with a worker of its own; for a single run with many clients a round."""
 
     def __init__(self, run: Run, processes: int, data_folder: Path | None = None, device: str = "cpu") -> None:
-        arguments = pack(run), data_folder, device
-        self._executor = ProcessPoolExecutor(processes, get_context("spawn"), _start_process, arguments)
+        self._processes = Processes(processes, _client_work, run, data_folder, device)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(cancel_futures=True)
+        self._processes.close()
 
     def train(self, jobs: Sequence[Job]) -> Iterable[Update]:
         """Train clients, several at a time."""
-        with without_main():
-            return self._executor.map(_train_in_process, jobs)
+        return self._map("train", jobs)
 
     def losses(self, jobs: Sequence[Job]) -> Iterable[float]:
         """Evaluate clients, several at a time."""
-        with without_main():
-            return self._executor.map(_loss_in_process, jobs)
+        return self._map("loss", jobs)
+
+    def _map(self, what: str, jobs: Sequence[Job]) -> Iterable[Any]:
+        futures = [self._processes.submit((what, job)) for job in jobs]
+        return (future.result() for future in futures)
 
 
-_worker: Worker | None = None
-"""The worker of a process of a `ProcessPool`."""
+def _client_work(run: Run, data_folder: Path | None, device: str) -> Work:
+    """Return what trains and evaluates clients in a worker process."""
+    worker = Worker(run, data_folder, device)
 
+    def work(task: tuple[str, Job], *_: Any) -> Any:
+        what, job = task
+        try:
+            return worker.train(job) if what == "train" else worker.loss(job)
+        except Exception as error:  # noqa: BLE001 -- told to the parent, whatever it is
+            raise failure(error, run) from None
 
-def _start_process(run: bytes, data_folder: Path | None, device: str) -> None:
-    global _worker
-    ignore_interrupts()
-    _worker = Worker(unpack(run), data_folder, device)
-
-
-def _train_in_process(job: Job) -> Update:
-    assert _worker is not None
-    return _worker.train(job)
-
-
-def _loss_in_process(job: Job) -> float:
-    assert _worker is not None
-    return _worker.loss(job)
+    return work

@@ -7,8 +7,8 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,8 @@ from typing import Any
 
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.simulation.computing import Event, SweepSettings, compute
-from fedpals.simulation.executors import Computed, Executor
+from fedpals.simulation.executors import Executor
+from fedpals.simulation.lock import locked
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
 
@@ -32,11 +33,22 @@ def on_ray(settings: SweepSettings, address: str, runs: Mapping[int, Run]) -> It
 
     with warnings.catch_warnings(action="ignore"):  # advice on accelerators that nobody asked for
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    locks: dict[int, ExitStack] = {}
     try:
         folder = settings.data_folder.absolute() if settings.data_folder else None
-        yield _Ray(replace(settings, workers=1, ray=None, data_folder=folder), _board(), runs)
+        yield _Ray(replace(settings, workers=1, ray=None, data_folder=folder), _board(), runs, locks)
     finally:
+        for lock in locks.values():
+            lock.close()
         ray.shutdown()
+
+
+@dataclass(frozen=True, eq=False)
+class _Computed:
+    """How a run ended on a node of the cluster, and the files of its record."""
+
+    event: Event
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def _board() -> Any:
@@ -45,13 +57,13 @@ def _board() -> Any:
 
     class Board:  # defined here, it travels by value, so that its process need not load torch
         def __init__(self) -> None:
-            self._news: list[tuple[int, Any]] = []
+            self._news: list[tuple[int, Any, Any]] = []
             self._stopped = False
 
-        def tell(self, position: int, line: Any) -> None:
-            self._news.append((position, line))
+        def tell(self, position: int, line: Any, text: Any) -> None:
+            self._news.append((position, line, text))
 
-        def news(self) -> list[tuple[int, Any]]:
+        def news(self) -> list[tuple[int, Any, Any]]:
             news, self._news = self._news, []
             return news
 
@@ -66,36 +78,61 @@ def _board() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _Ray:
-    """Gives each CPU of a cluster one run at a time, in a folder of its own; the record comes back as files."""
+    """Gives each CPU of a cluster one run at a time, in a folder of its own; the record comes back as files.
+
+    The folder that they come back to is locked from here, from the submission on.
+    """
 
     settings: SweepSettings
     board: Any
     runs: Mapping[int, Run]
+    locks: dict[int, ExitStack]
+    """By position."""
 
-    def submit(self, position: int) -> Future[Computed]:
+    def submit(self, position: int) -> Future[Any]:
         import ray
 
-        run = self.runs[position]
+        run, lock = self.runs[position], ExitStack()
         record = Record(run, self.settings.out)
-        files = record.pack() if self.settings.resume and record.unfinished else {}
+        if not lock.enter_context(locked(record.path)):
+            return _done(Event("busy", position))
+        self.locks[position] = lock
+        if record.intact:  # another command has finished it
+            return _done(Event("finished", position))
+        files = record.pack() if self.settings.resume else {}
         task = ray.remote(num_cpus=1, num_gpus=int(self.settings.device != "cpu"))(_compute_away)
-        future: Future[Computed] = task.remote(position, run, self.settings, files, self.board).future()
+        future: Future[Any] = task.remote(position, run, self.settings, files, self.board).future()
         return future
+
+    def end(self, position: int, future: Future[Any]) -> Event:
+        with self.locks.pop(position, ExitStack()):
+            computed: _Computed = future.result()
+            Record(self.runs[position], self.settings.out).unpack(computed.files)
+            return computed.event
 
     def news(self) -> list[Event]:
         import ray
 
-        return [Event("round", position, line) for position, line in ray.get(self.board.news.remote())]
+        told = ray.get(self.board.news.remote())
+        return [Event("note" if line is None else "round", position, line, text=text) for position, line, text in told]
 
     def stop(self) -> None:
         self.board.stop.remote()
 
 
-def _compute_away(position: int, run: Run, settings: SweepSettings, files: Mapping[str, bytes], board: Any) -> Computed:
+def _done(event: Event) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(_Computed(event))
+    return future
+
+
+def _compute_away(
+    position: int, run: Run, settings: SweepSettings, files: Mapping[str, bytes], board: Any
+) -> _Computed:
     import ray
 
     def tell(event: Event) -> None:
-        board.tell.remote(position, event.line)
+        board.tell.remote(position, event.line, event.text)
 
     def stopped() -> bool:
         return bool(ray.get(board.stopped.remote()))
@@ -104,7 +141,7 @@ def _compute_away(position: int, run: Run, settings: SweepSettings, files: Mappi
         record = Record(run, Path(folder))
         record.unpack(files)
         event = compute(position, run, replace(settings, out=Path(folder)), notify=tell, stop=stopped)
-        return Computed(event, record.pack())
+        return _Computed(event, record.pack())
 
 
 _PROBE = """

@@ -14,6 +14,9 @@ Reading and writing loads no torch, so that results can be looked at without it.
 from __future__ import annotations
 
 import json
+import math
+import os
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +29,7 @@ from fedpals.config import to_toml
 from fedpals.engine.metrics import HeldOutMetrics, Metrics, Scores
 from fedpals.engine.round import Refusal
 from fedpals.errors import InputError
-from fedpals.files import replacing
+from fedpals.files import replacing, writing
 from fedpals.shift import Tally
 from fedpals.shift.evaluation import Correction, Evaluation
 from fedpals.simulation.run import Run
@@ -36,6 +39,9 @@ _METRICS = "metrics.jsonl"
 _SERVER_VIEW = "weights.json"
 _RESULT = "result.json"
 _TALLIES = "tallies.json"
+_SYNC_SECONDS = 1.0
+"""Between lines that are forced to the disk."""
+_REMEDY = "the command that started the run computes it again"
 
 Value = TypeVar("Value")
 
@@ -168,12 +174,25 @@ class Result:
         return {**plain, "selected": selected}
 
 
+def _read_config(path: Path) -> Run:
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+        run = Run.of(values)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InputError) as error:
+        raise InputError(f"{path}: not the configuration of a run ({error}); {_REMEDY}") from None
+    if "seed" not in values or not text.endswith("\n"):  # which is the last of them
+        raise InputError(f"{path}: the configuration of a run without its end; {_REMEDY}")
+    return run
+
+
 class Record:
     """Reads and writes the folder of one run."""
 
     def __init__(self, run: Run, runs: Path) -> None:
         self.run = run
         self.path = runs / run.folder
+        self._synced = -math.inf
 
     @classmethod
     def at(cls, folder: Path) -> Self:
@@ -183,14 +202,11 @@ class Record:
             raise InputError(
                 f"{folder}: no run there ({_CONFIG}); give the folder of a run, runs/<task>/<method>/<seed>-<digest>"
             )
-        try:
-            run = Run.of(tomllib.loads(config.read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, InputError) as error:
-            raise InputError(f"{config}: not the configuration of a run ({error})") from None
-        record = cls(run, folder)
+        record = cls(_read_config(config), folder)
         record.path = folder
-        if not record.finished:
+        if not (folder / _RESULT).is_file():
             raise InputError(f"{folder}: the run is not finished; the command that started it continues it")
+        record.result()
         return record
 
     @classmethod
@@ -209,28 +225,76 @@ class Record:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has its result."""
-        return (self.path / _RESULT).is_file()
+        """Whether the run has its result; one that is damaged is none."""
+        try:
+            self.result()
+        except InputError:
+            return False
+        return True
+
+    @property
+    def intact(self) -> bool:
+        """Whether the run has its result, and all that is to go with it."""
+        return self.finished and self.damage() is None
 
     @property
     def unfinished(self) -> bool:
         """Whether there is a state to continue from."""
         return not self.finished and self.checkpoint.is_file()
 
+    def damage(self) -> str | None:
+        """Return what is wrong with the files of a run that has a result; None where they agree, or it has none."""
+        if not (self.path / _RESULT).is_file():
+            return None
+        try:
+            if _read_config(self.path / _CONFIG).digest != self.run.digest:
+                return f"{self.path / _CONFIG}: the configuration of another run"
+            rounds, lines = self.result().rounds, self.lines()
+            self.server_view()
+            if self.run.knowledge.held_out is not None:
+                self.tallies()
+        except InputError as error:
+            return str(error)
+        if [line.round for line in lines] != list(range(1, rounds + 1)):
+            return f"{self.path / _METRICS}: {len(lines)} lines, which are not those of {rounds} rounds"
+        return None
+
     def begin(self) -> None:
-        """Write down the configuration, and start the metrics afresh."""
+        """Write down the configuration, and start the metrics afresh, without what stood there before."""
+        for path in (self.path / _RESULT, self.checkpoint):
+            path.unlink(missing_ok=True)
         self._write_text(_CONFIG, to_toml(self.run.keys()))
         self._write_text(_METRICS, "")
 
     def append(self, line: RoundLine) -> None:
-        """Add the line of a round."""
-        with (self.path / _METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line.to_json(), allow_nan=False) + "\n")
+        """Add the line of a round; where rounds take long, it is on the disk before a checkpoint includes the round.
 
-    def keep_rounds(self, rounds: int) -> None:
-        """Drop lines of rounds that the checkpoint does not include: they will be computed again."""
-        lines = (self.path / _METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
-        self._write_text(_METRICS, "".join(lines[:rounds]))
+        A power failure may otherwise cost the lines of the last seconds, and then the run starts over.
+        """
+        path = self.path / _METRICS
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line.to_json(), allow_nan=False) + "\n")
+            if time.monotonic() - self._synced > _SYNC_SECONDS:
+                file.flush()
+                os.fsync(file.fileno())
+                self._synced = time.monotonic()
+
+    def continue_after(self, rounds: int) -> None:
+        """Drop the result and lines of later rounds, which will be computed again.
+
+        Raises
+        ------
+        InputError
+            Where the lines before are not those of all rounds up to ``rounds``.
+        """
+        path = self.path / _METRICS
+        kept = self._read_text(path).splitlines(keepends=True)[:rounds]
+        numbers = [self._parsed(path, RoundLine, line).round for line in kept]
+        if numbers != list(range(1, rounds + 1)):
+            raise InputError(f"{path}: {len(kept)} lines, which are not those of the {rounds} rounds of the checkpoint")
+        (self.path / _RESULT).unlink(missing_ok=True)
+        self._write_text(_CONFIG, to_toml(self.run.keys()))
+        self._write_text(_METRICS, "".join(kept))
 
     def lines(self) -> list[RoundLine]:
         """Return the lines of all rounds."""
@@ -275,16 +339,16 @@ class Record:
         try:
             return [Tally.from_json(tally) for tally in json.loads(path.read_text(encoding="utf-8"))]
         except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{path}: not the tallies of a run ({error}); delete the folder and run again") from None
+            raise InputError(f"{path}: the record is damaged ({error}); {_REMEDY}") from None
 
     def write_tallies(self, tallies: Sequence[Tally]) -> None:
         """Write down what clients say about the saved model."""
         self._write_json(_TALLIES, [tally.to_json() for tally in tallies])
 
     def pack(self) -> dict[str, bytes]:
-        """Return all files by name, to be sent to another machine."""
-        folder = self.path
-        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        """Return all files by name, to be sent to another machine; not those with a dot, which are temporary."""
+        files = [path for path in self.path.rglob("*") if path.is_file() and not path.name.startswith(".")]
+        return {path.relative_to(self.path).as_posix(): path.read_bytes() for path in files}
 
     def unpack(self, files: Mapping[str, bytes]) -> None:
         """Write files, each whole or not at all: the checkpoint late, and the result, which ends a run, last."""
@@ -299,17 +363,14 @@ class Record:
             (first, *_) = error.errors(include_url=False)
             where = ".".join(map(str, first["loc"]))
             raise InputError(
-                f"{path}: the record is incomplete ({where + ': ' if where else ''}{first['msg']}); "
-                "remove the folder and run it again"
+                f"{path}: the record is damaged ({where + ': ' if where else ''}{first['msg']}); {_REMEDY}"
             ) from None
 
     def _read_text(self, path: Path) -> str:
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{path}: the record is incomplete ({error}); remove the folder and run it again"
-            ) from None
+            raise InputError(f"{path}: the record is damaged ({error}); {_REMEDY}") from None
 
     def _write_json(self, name: str, value: Any) -> None:
         self._write_text(name, json.dumps(value, allow_nan=False) + "\n")

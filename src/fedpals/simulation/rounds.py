@@ -49,7 +49,7 @@ class Simulation:
     def __init__(self, worker: Worker, pool: Pool, state: SimulationState | None = None) -> None:
         self.worker, self.pool = worker, pool
         self.run, self.federation = worker.run, worker.federation
-        self.state = state or SimulationState(0, worker.model.vector.clone())
+        self.state = state or SimulationState(0, worker.model.vector.clone(), run=self.run.digest)
         plan = self.run.server
         self.server = Server(
             self.run.method,

@@ -7,11 +7,12 @@ files, in flags, and in the digest by which a run is found again.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -65,6 +66,11 @@ class Network(Settings):
         """The class or function that was given in Python."""
         return self._builder
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a user's network: code that is not this package's runs where it is built."""
+        return self.model is not None and ":" in self.model
+
     @classmethod
     def for_task(cls, task: str, given: Mapping[str, Any]) -> Network:
         """Return the network for a data set: what is given, and for the rest what suits the data set."""
@@ -87,11 +93,15 @@ def _suitable_model(task: str) -> str | None:
 
 
 def _module_digest(module: str) -> str | None:
-    """Return digits of a module's source, without running it; None where it cannot be found."""
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return None
+    """Return digits of a module's source; None where it cannot be found. Neither it nor its packages are run."""
+    path: Sequence[str] | None = None
+    spec = None
+    for name in itertools.accumulate(module.split("."), "{}.{}".format):
+        found = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations or []
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return None
     return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:8]
@@ -179,7 +189,7 @@ class Run:
             A line for every key that is unknown or has a value that it must not have.
         """
         given = {key: value for key, value in {**(keys or {}), **more}.items() if value is not None}
-        every = {key.name for key in run_keys()}
+        every = {key.name: key.kind for key in run_keys()}
         if "method_source" in given and not _is_registered(str(given["method"])):
             own = {key: given.pop(key) for key in [*given] if key not in every or key in option_keys()}
         else:
@@ -188,6 +198,8 @@ class Run:
             if key not in every:
                 hint = did_you_mean(key, every) or f"; the keys are {', '.join(sorted(every))}"
                 raise InputError(f"{key!r} is not a known key{hint}")
+            if every[key] is not bool:
+                _check_number(key, given[key])
         complaints: list[str] = []
 
         def build(part: Callable[[dict[str, Any]], Part], keys: Iterable[str]) -> Part | None:
@@ -248,6 +260,14 @@ class Run:
     def folder(self) -> Path:
         """Where the run is recorded, below a folder of runs: task/method/seed-digest."""
         return Path(self.data.name) / self.method.full_name / f"{self.seed}-{self.digest}"
+
+
+def _check_number(key: str, value: Any) -> None:
+    """Refuse what would pass for a number: yes and no, and more digits than a computer counts with."""
+    if isinstance(value, bool):
+        raise InputError(f"{key} is {str(value).lower()}; give a number or a name")
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        raise InputError(f"{key} is {value}; give a number of at most 18 digits")
 
 
 def _build_method(own: Mapping[str, Any] | None, keys: dict[str, Any]) -> Method:

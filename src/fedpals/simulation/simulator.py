@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedpals.engine.server import DivergedError
 from fedpals.engine.target_model import ModelFacts, TargetModel, with_last_layer
+from fedpals.errors import InputError
 from fedpals.shift import Head
 from fedpals.shift.calibration import Calibration
 from fedpals.shift.evaluation import Correction
@@ -34,13 +35,14 @@ def simulate(
     checkpoint_every: int = 1,
     make_pool: Callable[[Worker], Pool] = SerialPool,
     callbacks: Sequence[Callback] = (),
+    note: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Record:
     """Compute a run, or what is left of it, and return its record.
 
-    A finished run is not computed again. ``stop`` is asked after every round; when it says so, the
-    run ends with its state on disk. A run that diverges is finished with what was selected before: the same seed would
-    diverge again.
+    A finished run is not computed again, unless its files are damaged, of which ``note`` is told. ``stop`` is asked
+    after every round; when it says so, the run ends with its state on disk. A run that diverges is finished with what
+    was selected before: the same seed would diverge again. Whoever calls it holds the lock of the run's folder.
 
     Raises
     ------
@@ -48,14 +50,14 @@ def simulate(
         Where it diverges in the first round, so that there is nothing to select.
     """
     record = Record(run, runs)
-    if record.finished:
+    if (damage := record.damage()) is not None:
+        note(f"{run.name} is computed again: {damage}")
+    elif record.finished:
         return record
     worker = Worker(run, data_folder, device)
-    state = SimulationState.load(record.checkpoint) if resume and record.unfinished else None
+    state = _last_state(record, worker, note) if resume and record.checkpoint.is_file() else None
     if state is None:
         record.begin()
-    else:
-        record.keep_rounds(state.round)
     simulation = Simulation(worker, make_pool(worker), state)
     diverged = False
     while not simulation.finished and not stop():
@@ -74,6 +76,21 @@ def simulate(
     if simulation.finished or diverged:
         _finish(record, simulation, diverged=diverged)
     return record
+
+
+def _last_state(record: Record, worker: Worker, note: Callable[[str], None]) -> SimulationState | None:
+    """Return the last state that the checkpoint and the record both have, and take the record back to it; None: begin.
+
+    What is damaged, or belongs to another run, is as good as missing: the same bits are computed again.
+    """
+    try:
+        state = SimulationState.load(record.checkpoint)
+        state.check_run(record.checkpoint, record.run.digest, worker.model.vector.numel())
+        record.continue_after(state.round)
+    except InputError as error:
+        note(f"{record.run.name} starts over: {error}")
+        return None
+    return state
 
 
 def _finish(record: Record, simulation: Simulation, *, diverged: bool) -> None:

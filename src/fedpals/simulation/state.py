@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedpals.engine.metrics import Scores
 from fedpals.engine.state import ServerState
+from fedpals.errors import InputError
 from fedpals.labels import Vector
 from fedpals.shift.calibration import Calibration
 from fedpals.shift.evaluation import Evaluation
@@ -35,9 +37,16 @@ class BestRound:
 class SimulationState(ServerState):
     """The server's state, the best rounds so far, and T where it is estimated."""
 
+    run: str = ""
+    """Digest of the run that it belongs to."""
     best: dict[Evaluation, BestRound] = field(default_factory=dict)
     target: Vector | None = None
     """T as the server estimates it, where it does not know it."""
+
+    def check_run(self, path: Path, digest: str, size: int) -> None:
+        """Raise `InputError` where a state that was read from ``path`` is not that of the run, or of its model."""
+        if (self.run, self.vector.numel()) != (digest, size):
+            raise InputError(f"{path}: the checkpoint is that of another run")
 
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Add the best rounds and the estimate of T to the server's state."""
@@ -52,12 +61,13 @@ class SimulationState(ServerState):
                 tensors |= {f"selected/{name}/vector": best.vector, f"selected/{name}/shift": shift}
         if self.target is not None:
             tensors["target"] = torch.from_numpy(self.target)
-        return tensors, {**facts, "selected": selected}
+        return tensors, {**facts, "run": self.run, "selected": selected}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
         """Put a state together from its parts."""
         state = super().of(tensors, facts)
+        state.run = facts["run"]
         state.target = tensors["target"].numpy() if "target" in tensors else None
         for name, values in facts["selected"].items():
             scores = _SCORES.validate_python(values["scores"])

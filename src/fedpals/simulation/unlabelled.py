@@ -14,6 +14,7 @@ from fedpals.engine import checkpoint
 from fedpals.engine.flat_model import FlatModel
 from fedpals.errors import InputError
 from fedpals.labels import Indices, LabelCounts, Vector
+from fedpals.models import check_trust
 from fedpals.shift import TargetEstimate, bbse, em, pooled
 from fedpals.simulation.record import Record
 from fedpals.simulation.server_view import learned_prior
@@ -39,9 +40,15 @@ def inputs_of(path: Path, record: Record) -> tuple[Dataset, Indices]:
     return Dataset(path.stem, x, np.zeros(len(x), dtype=np.int64), labels, {}), np.arange(len(x))
 
 
-def predict(record: Record, dataset: Dataset, indices: Indices, data_folder: Path | None = None) -> Vector:
-    """Return the outputs of the run's saved model, (n, K) logits without any correction."""
+def predict(
+    record: Record, dataset: Dataset, indices: Indices, data_folder: Path | None = None, *, trust: bool = False
+) -> Vector:
+    """Return the outputs of the run's saved model, (n, K) logits without any correction.
+
+    ``trust`` says that the code of a network may be run that the run's folder names.
+    """
     torch.set_num_threads(1)
+    check_trust(record.run.network.model or "", record.path, trust=trust)
     data = network_inputs(record.run.network, dataset, data_folder)
     tensors, _ = checkpoint.load(record.model())
     try:

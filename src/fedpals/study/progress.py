@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedpals.simulation.record import RoundLine
@@ -25,6 +26,7 @@ class SweepProgress:
     _bars: dict[int, TaskID] = field(default_factory=dict)
     _features: TaskID | None = None
     _failed: int = 0
+    _waiting: bool = False
 
     def __enter__(self) -> Self:
         self._progress = Progress(
@@ -46,12 +48,26 @@ class SweepProgress:
 
     def __call__(self, event: Event) -> None:
         """Show what happened to a run."""
-        if event.progress is not None:
+        if event.text is not None:
+            self.console.print(f"[yellow]note:[/] {escape(event.text)}", soft_wrap=True, highlight=False)
+        elif event.kind == "busy":
+            self._show_waiting(self.runs[event.run])
+        elif event.progress is not None:
             self._show_features(self.runs[event.run], *event.progress)
         elif event.line is not None:
             self._show_round(event.run, event.line)
         else:
             self._show_end(event)
+
+    def _show_waiting(self, run: Run) -> None:
+        """Say once that another command is at work on the same runs."""
+        if not self._waiting:
+            self.console.print(
+                f"{escape(run.name)}: another command is computing it; this one goes on with the others, and waits.",
+                soft_wrap=True,
+                highlight=False,
+            )
+        self._waiting = True
 
     def _show_features(self, run: Run, done: int, total: int) -> None:
         if self._features is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -85,10 +86,11 @@ def train(
     console = Console()
     with SweepProgress(runs, console) if progress else nullcontext(lambda _: None) as show:
         outcome = sweep(runs, SweepSettings(Path(out), workers), show)
+    if outcome.stopped:
+        signal.raise_signal(outcome.stopped)  # ends the script as it would have without us
+        raise KeyboardInterrupt
     if outcome.failed:
         raise outcome.failed[min(outcome.failed)]
-    if outcome.stopped:
-        raise KeyboardInterrupt
     return Study(outcome.records, federation, model if callable(model) else None)
 
 
