@@ -29,7 +29,8 @@ def test_entries_for_the_same_place_are_added_without_overflow(kind: str, form: 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo", "lil", "dok", "bsr", "dia"])
 @pytest.mark.parametrize("kind", ["uint8", "int64", "float32"])
 def test_every_sparse_format_gives_the_same_weights(form: str, kind: str) -> None:
-    given: Any = sparse.coo_array(COUNTS.astype(kind)).asformat(form)
+    table: Any = sparse.coo_array(COUNTS.astype(kind))
+    given = table.asformat(form)
     expected = fedpals.solve(COUNTS, TARGET, lam=3.0).alpha
     assert fedpals.solve(given, TARGET, lam=3.0).alpha == pytest.approx(expected, abs=1e-15)
     assert given.toarray().tolist() == COUNTS.tolist()
