@@ -111,7 +111,7 @@ def certify_limit(problem: Problem, alpha: Vector, point: Point, total: float, t
     x = p.per_sample(alpha)
     q = float(alpha @ x)
     miss = np.abs(point.marginal / total - p.T)
-    rounding = np.minimum(1e-12, 2e-14 + 1e-8 * p.T)  # a label with a small share is met more closely
+    rounding = np.minimum(1e-12, 2e-14 + 1e-4 * p.T)  # a label with a small share is met more closely
     if not (miss <= rounding + target_error).all():
         return Certificate(math.inf, math.inf, 2.0)
     miss += p.mix_rounding * p.T + target_error
