@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib.metadata import entry_points
 from typing import Annotated
 
@@ -162,13 +164,25 @@ _flower.command(
 app.add_typer(_flower, name="flower")
 
 
+def _print_error(sentence: str) -> None:
+    new_console(stderr=True).print(f"[bold red]Error:[/] {escape(sentence)}", soft_wrap=True)
+
+
 def main() -> None:
     """Run the command line; errors that a user can fix end with code 2 and one sentence."""
     print_anything()
     try:
         app()
     except FedpalsError as error:
-        new_console(stderr=True).print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+        _print_error(str(error))
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # as of `fedpals … | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _print_error(f"{error.filename}: {error.strerror}; give another path")
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

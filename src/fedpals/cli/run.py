@@ -123,6 +123,8 @@ def check_device(device: str) -> None:
     import torch
 
     try:
+        if torch.device(device).type == "cpu" and device != "cpu":
+            raise InputError(f"device is {device!r}; there is one cpu: use cpu")
         torch.ones(1, device=device).item()  # which some devices that can be named cannot do
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); use cpu") from None
