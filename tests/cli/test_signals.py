@@ -105,4 +105,3 @@ def test_a_worker_that_is_killed_fails_its_run_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*/*/*/result.json"))) == 2
     assert_none_left(process.pid)
     check_records(tmp_path)
-
