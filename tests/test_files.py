@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,19 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_the_contents_reach_the_disk_before_the_name_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda handle: (order.append("fsync"), fsync(handle)))
-    monkeypatch.setattr(os, "replace", lambda *paths: (order.append("replace"), replace(*paths)))
+    order: list[str] = []
+
+    def noted(name: str) -> None:
+        operation = getattr(os, name)
+
+        def noting(*arguments: Any) -> None:
+            order.append(name)
+            operation(*arguments)
+
+        monkeypatch.setattr(os, name, noting)
+
+    noted("fsync")
+    noted("replace")
     with replacing(tmp_path / "a.txt") as temporary:
         temporary.write_text("new")
     assert order == ["fsync", "replace"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpals.engine.server import DivergedError
 from fedpals.experiments.experiment import TUNING_SEED, Experiment, tuning_runs
 from fedpals.experiments.reproduce import Reproduced, chosen_points, reproduce
 from fedpals.experiments.results import Results, Summary
@@ -20,6 +21,7 @@ from fedpals.simulation import computing
 from fedpals.simulation.computing import Event, SweepSettings
 from fedpals.simulation.record import SelectedRound
 from fedpals.simulation.run import Run
+from fedpals.simulation.simulator import simulate
 from tests.experiments.conftest import TINY, definition
 
 
@@ -145,6 +147,67 @@ def test_a_run_that_fails_is_listed_and_the_others_are_computed(tmp_path: Path) 
     assert len(results.tuning()) == 12
     assert {summary.method for summary in results.runs()} == {"FedAvg", "FedPALS"}
     assert len(results.runs()) == 6
+
+
+def test_what_could_not_be_tuned_is_not_reported_and_the_same_command_makes_up_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(run: Run, *arguments: Any, **keywords: Any) -> Any:
+        if run.seed == TUNING_SEED and run.method.name == "fedpals" and run.data.labels_per_client == 2:
+            raise RuntimeError("killed")
+        return simulate(run, *arguments, **keywords)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(computing, "simulate", failing)
+        results, outcome = compute(TINY, tmp_path / "parts")
+    titles = [title for title, _ in outcome.failed]
+    assert titles == [f"C = 2, FedPALS, seed {TUNING_SEED}"] * 4 + ["C = 2, FedPALS"]
+    assert (
+        str(outcome.failed[-1][1]) == "not computed, because its tuning runs failed; the same command tries them again"
+    )
+    assert {(s.row, s.method) for s in results.runs()} == {
+        ("C = 2", "FedAvg"),
+        ("C = 3", "FedAvg"),
+        ("C = 3", "FedPALS"),
+    }
+    results, outcome = compute(TINY, tmp_path / "parts")
+    assert outcome.failed == ()
+    assert timeless(results.runs()) == timeless(compute(TINY, tmp_path / "whole")[0].runs())
+
+
+def test_one_missing_tuning_run_is_enough_also_where_another_point_diverges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(run: Run, *arguments: Any, **keywords: Any) -> Any:
+        if run.seed == TUNING_SEED and run.method.name == "fedavg":
+            rate = run.plan.learning_rate
+            if rate == 0.05:
+                raise DivergedError("diverged; try a smaller learning_rate than 0.05")
+            if run.data.labels_per_client == 3:
+                raise RuntimeError("killed")
+        return simulate(run, *arguments, **keywords)
+
+    monkeypatch.setattr(computing, "simulate", failing)
+    results, outcome = compute(TINY, tmp_path)
+    reported = {(s.row, s.method): s.point for s in results.runs()}
+    assert ("C = 3", "FedAvg") not in reported
+    assert reported["C = 2", "FedAvg"] == {"learning_rate": 0.2}, "a point that diverges counts as 0"
+    assert [title for title, _ in outcome.failed][-1] == "C = 3, FedAvg"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_every_tuning_run_fails_stops(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(run: Run, *_: Any, **__: Any) -> Any:
+        if run.plan.learning_rate == 0.2 and run.method.name == "fedpals":
+            signal.raise_signal(number)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(computing, "simulate", failing)
+    results, outcome = compute(TINY, tmp_path)
+    assert outcome.stopped == number
+    assert results.runs() == []
 
 
 def test_results_follow_the_experiment_when_it_changes(tmp_path: Path) -> None:

@@ -82,6 +82,42 @@ def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path, planned: list[P
         results.runs()
 
 
+@pytest.mark.parametrize("content", [b"", b'{"scale": "de', b"\xff\xfe", b"3"])
+def test_damaged_provenance_names_its_file_and_the_remedy(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "provenance.json").write_bytes(content)
+    with pytest.raises(
+        InputError, match=r"provenance\.json: damaged \(.*\); delete it, and fedpals reproduce writes it"
+    ):
+        Results(tmp_path).begin(definition(tmp_path, TINY), "desk", "fedpals reproduce tiny")
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b"\xff\xfe", b'{"row": 1'])
+def test_a_damaged_line_is_one_sentence(line: bytes, tmp_path: Path, planned: list[PlannedRun]) -> None:
+    results = Results(tmp_path)
+    results.add("runs.jsonl", summary(planned[0]))
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    with pytest.raises(InputError) as caught:
+        results.runs()
+    told = str(caught.value)
+    assert told.startswith(f"{path}, line 1: not a run's summary (")
+    assert told.endswith("); delete the line, and fedpals reproduce writes it again")
+    assert "\n" not in told
+
+
+def test_what_another_command_adds_counts_once_and_half_a_line_of_a_killed_one_is_cut(
+    tmp_path: Path, planned: list[PlannedRun]
+) -> None:
+    results, path = Results(tmp_path), tmp_path / "runs.jsonl"
+    for plan in (planned[0], planned[1], planned[0]):
+        results.add("runs.jsonl", summary(plan))
+    assert [run.key for run in results.runs()] == [planned[0].key, planned[1].key]
+    path.write_bytes(path.read_bytes() + b'{"row": "C =')
+    results.add("runs.jsonl", summary(planned[2]))
+    assert [run.key for run in results.runs()] == [plan.key for plan in planned[:3]]
+    assert {file.name for file in tmp_path.iterdir()} == {"runs.jsonl", "experiments"}
+
+
 def test_keep_drops_what_the_experiment_no_longer_has_and_orders_the_rest(
     tmp_path: Path, planned: list[PlannedRun]
 ) -> None:

@@ -40,7 +40,7 @@ class Killer:
     def patch(self) -> None:
         for name in OPERATIONS:
             setattr(os, name, self.before(getattr(os, name)))
-        builtins.open = io.open = self.opening(io.open)  # type: ignore[assignment]
+        builtins.open = io.open = self.opening(io.open)
 
     def before(self, operation: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*arguments: Any, **keywords: Any) -> Any:

@@ -176,7 +176,7 @@ def test_a_full_disk_fails_its_run_and_the_others_are_tried(tmp_path: Path, monk
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(handle)
 
-    monkeypatch.setattr(records.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     outcome = sweep([RUN, OTHER], SweepSettings(tmp_path))
     assert list(outcome.failed) == [0]
     assert re.fullmatch(
