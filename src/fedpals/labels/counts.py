@@ -86,7 +86,7 @@ class LabelCounts:
         clients = _names(clients, rows, "client names", "row")
         labels = _names(labels, columns, "label names", "column")
         try:
-            table, sizes = _from_sparse(table) if sparse.issparse(table) else _from_dense(table)
+            table, sizes = _validated(table)
         except _InvalidCount as error:
             client = clients[error.row] if clients else f"row {error.row}"
             if error.column is None:
@@ -167,6 +167,15 @@ class _InvalidCount(Exception):  # noqa: N818 -- never leaves this module
         super().__init__(f"{value:g} {reason}; {remedy}")
 
 
+def _validated(counts: Any) -> tuple[Matrix, Vector]:
+    """Return counts as float64 and the clients' sizes, all of them exact."""
+    table, sizes = _from_sparse(counts) if sparse.issparse(counts) else _from_dense(counts)
+    largest = int(sizes.argmax())
+    if sizes[largest] >= _TOO_LARGE:
+        raise _InvalidCount(largest, None, float(sizes[largest]))
+    return table, sizes
+
+
 def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
     """Return table and sizes, computed block by block: one pass over the counts, one copy of them."""
     rows, columns = counts.shape
@@ -184,10 +193,10 @@ def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
         if not (part.min() >= 0 and part.max() < _TOO_LARGE and (is_integer or (part == np.floor(part)).all())):
             raise _first_invalid(part, block.start)
     sizes = table @ np.ones(columns)
-    row = int(sizes.argmax())
-    if sizes[row] >= _TOO_LARGE:
+    if is_int64 and sizes[sizes.argmax()] >= _TOO_LARGE:
         values = counts.astype(np.float64)
-        raise _first_invalid(values) if _is_invalid(values).any() else _InvalidCount(row, None, float(sizes[row]))
+        if _is_invalid(values).any():
+            raise _first_invalid(values)
     return table, sizes
 
 
@@ -207,11 +216,7 @@ def _from_sparse(counts: Any) -> tuple[sparse.csr_array, Vector]:
         index = int(np.argmax(invalid))
         row = int(np.searchsorted(table.indptr, index, side="right")) - 1
         raise _InvalidCount(row, int(table.indices[index]), float(data[index]))
-    sizes = np.asarray(table @ np.ones(table.shape[1]))
-    row = int(sizes.argmax())
-    if sizes[row] >= _TOO_LARGE:
-        raise _InvalidCount(row, None, float(sizes[row]))
-    return table, sizes
+    return table, np.asarray(table @ np.ones(table.shape[1]))
 
 
 def _is_invalid(values: Vector) -> npt.NDArray[np.bool_]:

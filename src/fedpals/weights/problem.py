@@ -36,12 +36,14 @@ class Problem:
     """Number of samples of all clients."""
     w: Vector = field(init=False)
     """FedAvg's weights n/N."""
+    _divisors: Vector = field(init=False)
+    """n, or 1 for a client without samples."""
     _inverse_n: Vector = field(init=False)
 
     def __post_init__(self) -> None:
-        N = float(self.n.sum())
+        N, divisors = float(self.n.sum()), np.maximum(self.n, 1.0)
         # A frozen instance is set up through its dictionary.
-        self.__dict__.update(N=N, w=self.n / N, _inverse_n=1.0 / np.maximum(self.n, 1.0))
+        self.__dict__.update(N=N, w=self.n / N, _divisors=divisors, _inverse_n=1.0 / divisors)
 
     @classmethod
     def of(cls, counts: LabelCounts, target: Vector) -> Problem:
@@ -97,7 +99,7 @@ class Problem:
         """Return ``rows`` of S as a dense array."""
         counts = self.C[rows]
         counts = counts.toarray() if sparse.issparse(counts) else counts
-        return np.asarray(counts / np.maximum(self.n[rows], 1.0)[:, None])
+        return np.asarray(counts / self._divisors[rows][:, None])
 
     def gram(
         self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: Precision = np.float64
