@@ -22,6 +22,7 @@ from torch import nn
 from fedpals import rng
 from fedpals.errors import InputError
 from fedpals.models.backbones import BACKBONES, FineTuned, checkpoint, pretrained
+from fedpals.models.compiled.network import SmallCNN
 
 Shape: TypeAlias = tuple[int, ...]
 """Shape of one sample: (C, H, W) or (d,)."""
@@ -125,22 +126,7 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         raise InputError(
             f"cnn takes images (C, H, W) of at least 4×4; the samples are {_format_shape(shape)}: use logistic or head"
         )
-    # Imported here, because its compiler takes a second to load.
-    from fedpals.models.compiled.convolutions import FusedConvolutions
-
-    channels, *sides = shape
-    padding = 2 if min(sides) < 16 else 0
-    for _ in range(2):
-        sides = [(side + 2 * padding - 4) // 2 for side in sides]
-    return nn.Sequential(
-        FusedConvolutions(nn.Conv2d(channels, 6, 5, padding=padding), nn.Conv2d(6, 16, 5, padding=padding)),
-        nn.Flatten(),
-        nn.Linear(16 * math.prod(sides), 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, classes),
-    )
+    return SmallCNN(shape, classes)
 
 
 def _initialise(layers: Layers, shape: Shape, classes: int, generator: torch.Generator) -> nn.Module:
