@@ -44,6 +44,12 @@ class FlatModel:
         """Whether a layer in training mode needs more than one sample at a time."""
         return any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in self.network.modules())  # noqa: SLF001
 
+    @property
+    def hooked(self) -> bool:
+        """Whether somebody wants to be called when a layer computes, so that the layers must."""
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        return any(getattr(module, name) for module in self.network.modules() for name in hooks)
+
     def load(self, vector: Tensor) -> None:
         """Copy ``vector`` into the network."""
         self.vector.copy_(vector)
@@ -54,8 +60,8 @@ class FlatModel:
 
     def kernel(self, x: Tensor) -> Kernel | None:
         """Return what computes the network faster than torch for samples like ``x``; None where nothing does."""
-        network, frozen = self.network, self.trained < len(self.vector)
-        if type(network) is SmallCNN and not frozen and network.is_compiled_for(x, self.vector):
+        network, all_trained = self.network, self.trained == len(self.vector)
+        if type(network) is SmallCNN and all_trained and not self.hooked and network.is_compiled_for(x, self.vector):
             return network.kernel()
         return None
 

@@ -1,7 +1,7 @@
 """The loss of a batch and its gradient, by the fastest way that computes what the network and the rule say.
 
-The paper's CNN is computed by a compiled kernel (`fedpals.models.compiled`), logistic regression by its closed form,
-every other network by torch's autograd.
+The paper's CNN is computed by a compiled kernel (`fedpals.models.compiled`), linear layers with ReLU between them by
+their own few lines, every other network by torch's autograd.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LossAndGradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def fastest(model: FlatModel, rule: ClientRule, marginal: Tensor, x: Tensor) -> LossAndGradient:
     """Return the fastest way for samples like ``x`` of a client with the label marginal S_i, (K,)."""
-    kernel, linear, logit_map = model.kernel(x), _logistic_layer(model), rule.logit_map(marginal)
+    kernel, layers, logit_map = model.kernel(x), _linear_layers(model, x), rule.logit_map(marginal)
     if kernel is not None:
         if logit_map is None:
             return lambda x, y, rows: kernel.differentiate(
@@ -29,49 +29,70 @@ def fastest(model: FlatModel, rule: ClientRule, marginal: Tensor, x: Tensor) -> 
             )
         adjustment = torch.cat(logit_map).numpy()
         return lambda x, y, rows: kernel.loss_and_gradient(model.vector, x, rows, y, adjustment)
-    if linear is not None and logit_map is not None:
-        return _closed_form(linear, *logit_map)
+    if layers and logit_map is not None:
+        return _by_hand(layers, *logit_map)
     return _by_autograd(model, rule, marginal)
 
 
 def _by_autograd(model: FlatModel, rule: ClientRule, marginal: Tensor) -> LossAndGradient:
     def compute(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        loss = cross_entropy(rule.adjust_logits(model.network(x[rows]), marginal), y[rows])
+        logits = model.network(_select(x, rows))
+        loss = cross_entropy(rule.adjust_logits(logits, marginal), y.index_select(0, rows))
         return loss.detach(), model.gradient(loss)
 
     return compute
 
 
-def _closed_form(layer: nn.Linear, factor: Tensor, offset: Tensor) -> LossAndGradient:
-    """Return loss and gradient of logistic regression.
+def _select(x: Tensor, rows: Tensor) -> Tensor:
+    """Return x[rows], images with their channels last in memory; torch's own indexing takes longer."""
+    if x.dim() != 4:
+        return x.index_select(0, rows)
+    return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
 
-    With adjusted logits z = f · (W x + b) + o and errors e = f · (softmax(z) − [label]) / n, the gradient
-    of W is Σ e xᵀ, and that of b is Σ e.
+
+def _by_hand(layers: list[nn.Linear], factor: Tensor, offset: Tensor) -> LossAndGradient:
+    """Return loss and gradient of linear layers with ReLU between them, without autograd.
+
+    The inputs h of a layer are the samples or the outputs of the layer before it. With adjusted logits
+    z = f · (W h + b) + o, the errors of the last layer are e = f · (softmax(z) − [label]) / n. The gradient of a
+    layer's W is Σ e hᵀ, that of its b is Σ e, and the errors of the layer before it are Wᵀ e where h > 0.
     """
-    weight, bias = layer.weight.detach(), layer.bias.detach()
-    gradient = torch.empty(weight.numel() + bias.numel(), dtype=weight.dtype, device=weight.device)
-    weight_gradient, bias_gradient = gradient[: weight.numel()].view(weight.shape), gradient[weight.numel() :]
+    weights, biases = ([getattr(layer, name).detach() for layer in layers] for name in ("weight", "bias"))
+    sizes = [p.numel() for layer in layers for p in (layer.weight, layer.bias)]
+    gradient = factor.new_empty(sum(sizes))
+    parts = torch.split(gradient, sizes)
+    weight_gradients = [part.view(weight.shape) for part, weight in zip(parts[::2], weights, strict=True)]
+    bias_gradients = parts[1::2]
 
     def compute(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        samples, labels = x[rows].flatten(1), y[rows, None]
-        log_shares = torch.addmm(bias, samples, weight.T).mul_(factor).add_(offset).log_softmax(1)
+        labels, inputs = y.index_select(0, rows)[:, None], [_select(x, rows).flatten(1)]
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            inputs.append(torch.addmm(bias, inputs[-1], weight.T).relu_())
+        logits = torch.addmm(biases[-1], inputs[-1], weights[-1].T).mul_(factor).add_(offset)
+        log_shares = logits.log_softmax(1)
         loss = -log_shares.gather(1, labels).mean()
-        errors = log_shares.exp_().scatter_add_(1, labels, -torch.ones_like(labels, dtype=weight.dtype))
-        errors.mul_(factor / len(rows))
-        torch.mm(errors.T, samples, out=weight_gradient)
-        torch.sum(errors, 0, out=bias_gradient)
+        errors = log_shares.exp_().scatter_add_(1, labels, factor.new_full(labels.shape, -1.0)).mul_(factor / len(rows))
+        for i in reversed(range(len(layers))):
+            torch.mm(errors.T, inputs[i], out=weight_gradients[i])
+            torch.sum(errors, 0, out=bias_gradients[i])
+            if i > 0:
+                errors = torch.mm(errors, weights[i]).mul_(inputs[i] > 0)
         return loss, gradient
 
     return compute
 
 
-def _logistic_layer(model: FlatModel) -> nn.Linear | None:
-    """Return the only layer of a network that is logistic regression and trained whole, None of another."""
-    layers = list(model.network.modules())
-    kinds = [type(layer) for layer in layers]
-    linear = layers[-1]
-    if kinds not in ([nn.Linear], [nn.Sequential, nn.Flatten, nn.Linear]) or model.trained < len(model.vector):
-        return None
-    assert isinstance(linear, nn.Linear)
-    hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)  # noqa: SLF001
-    return None if hooked or linear.bias is None else linear
+def _linear_layers(model: FlatModel, x: Tensor) -> list[nn.Linear]:
+    """Return the layers of a network that has only linear ones, with ReLU between them; none of another network."""
+    network = model.network
+    modules = list(network.children()) if type(network) is nn.Sequential else [network]
+    if type(modules[0]) is nn.Flatten and (modules[0].start_dim, modules[0].end_dim) == (1, -1):
+        modules = modules[1:]
+    elif x.dim() != 2:
+        return []
+    layers = [m for m in modules[::2] if type(m) is nn.Linear and m.bias is not None]
+    between = [m for m in modules[1::2] if type(m) is nn.ReLU]
+    complete = len(layers) + len(between) == len(modules) and len(between) == len(layers) - 1
+    # Shared or frozen parameters are fewer than those of the layers.
+    all_trained = sum(p.numel() for layer in layers for p in layer.parameters()) == model.trained == len(model.vector)
+    return layers if complete and all_trained and not model.hooked else []

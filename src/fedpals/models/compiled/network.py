@@ -56,11 +56,8 @@ class SmallCNN(nn.Sequential):
         return fits and usual and self._signature() == self._built
 
     def _signature(self) -> list[Any]:
-        """Return what a user may change: layers, their parameters, and hooks that want to be called."""
-        return [
-            (type(m), [p.shape for p in m.parameters(recurse=False)], [len(hooks) for hooks in _hooks(m)])
-            for m in self.modules()
-        ]
+        """Return what a user may change: layers, and the shapes of their parameters."""
+        return [(type(m), [p.shape for p in m.parameters(recurse=False)]) for m in self.modules()]
 
     def kernel(self) -> Kernel:
         """Return the kernel of this thread."""
@@ -68,7 +65,3 @@ class SmallCNN(nn.Sequential):
         from fedpals.models.compiled.kernel import kernel
 
         return kernel(self.shape, self.classes)
-
-
-def _hooks(module: nn.Module) -> list[Any]:
-    return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]  # noqa: SLF001
