@@ -131,10 +131,8 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
 
 def _initialise(layers: Layers, shape: Shape, classes: int, generator: torch.Generator) -> nn.Module:
     """Build a network with parameters from torch's default distributions, drawn from ``generator``."""
-    # torch's constructors draw from the global generator; on the meta device they draw nothing.
-    with torch.device("meta"):
+    with torch.random.fork_rng(devices=[]):  # torch's constructors draw from the global generator
         network = layers(shape, classes)
-    network.to_empty(device="cpu")
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)

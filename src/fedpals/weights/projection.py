@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
+import scipy
 
 from fedpals.errors import CertificateError
 from fedpals.labels import Vector
@@ -70,7 +70,7 @@ def _nonnegative_least_squares(A: Vector, b: Vector) -> Vector:
     (https://github.com/scipy/scipy/issues/25389); Lawson and Hanson's steps then continue from it.
     """
     max_steps = 100 * (A.shape[1] + 10)
-    x, _ = nnls(A, b, maxiter=max_steps)
+    x, _ = scipy.optimize.nnls(A, b, maxiter=max_steps)
     # A problem with few clients takes microseconds: if x is clearly a minimum, skip the check column by column.
     slope = (b - A @ x) @ A
     if slope.max() <= _SLOPE_TOLERANCE and slope @ x >= -_SLOPE_TOLERANCE:
