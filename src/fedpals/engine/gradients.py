@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, nll_loss
 
 from fedpals.engine.flat_model import FlatModel
 from fedpals.methods import ClientRule
@@ -21,7 +21,7 @@ LossAndGradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def fastest(model: FlatModel, rule: ClientRule, marginal: Tensor, x: Tensor) -> LossAndGradient:
     """Return the fastest way for samples like ``x`` of a client with the label marginal S_i, (K,)."""
-    kernel, layers, logit_map = model.kernel(x), _linear_layers(model, x), rule.logit_map(marginal)
+    kernel, logit_map = model.kernel(x), rule.logit_map(marginal)
     if kernel is not None:
         if logit_map is None:
             return lambda x, y, rows: kernel.differentiate(
@@ -29,7 +29,7 @@ def fastest(model: FlatModel, rule: ClientRule, marginal: Tensor, x: Tensor) -> 
             )
         adjustment = torch.cat(logit_map).numpy()
         return lambda x, y, rows: kernel.loss_and_gradient(model.vector, x, rows, y, adjustment)
-    if layers and logit_map is not None:
+    if logit_map is not None and (layers := _linear_layers(model, x)):
         return _by_hand(layers, *logit_map)
     return _by_autograd(model, rule, marginal)
 
@@ -62,16 +62,16 @@ def _by_hand(layers: list[nn.Linear], factor: Tensor, offset: Tensor) -> LossAnd
     gradient = factor.new_empty(sum(sizes))
     parts = torch.split(gradient, sizes)
     weight_gradients = [part.view(weight.shape) for part, weight in zip(parts[::2], weights, strict=True)]
-    bias_gradients = parts[1::2]
+    bias_gradients, is_label = parts[1::2], torch.eye(len(factor), out=factor.new_empty(0))
 
     def compute(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        labels, inputs = y.index_select(0, rows)[:, None], [_select(x, rows).flatten(1)]
+        labels, inputs = y.index_select(0, rows), [_select(x, rows).flatten(1)]
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
             inputs.append(torch.addmm(bias, inputs[-1], weight.T).relu_())
         logits = torch.addmm(biases[-1], inputs[-1], weights[-1].T).mul_(factor).add_(offset)
         log_shares = logits.log_softmax(1)
-        loss = -log_shares.gather(1, labels).mean()
-        errors = log_shares.exp_().scatter_add_(1, labels, factor.new_full(labels.shape, -1.0)).mul_(factor / len(rows))
+        loss = nll_loss(log_shares, labels)
+        errors = log_shares.exp_().sub_(is_label.index_select(0, labels)).mul_(factor / labels.numel())
         for i in reversed(range(len(layers))):
             torch.mm(errors.T, inputs[i], out=weight_gradients[i])
             torch.sum(errors, 0, out=bias_gradients[i])
