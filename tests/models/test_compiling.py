@@ -64,3 +64,11 @@ def test_without_a_folder_to_write_to_it_is_compiled_all_the_same(tmp_path: Path
     refusing = "import tempfile\ndef refuse(**_):\n    raise PermissionError\ntempfile.TemporaryFile = refuse"
     assert finish(start(tmp_path, refusing))[1] == 0
     assert not list(tmp_path.rglob("*.nbi"))
+
+
+def test_lanes_are_8_or_16() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import fedpals.models.compiled.lanes"],
+        env={**os.environ, "FEDPALS_LANES": "12"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "FEDPALS_LANES is '12'; set it to 8 or 16" in done.stderr

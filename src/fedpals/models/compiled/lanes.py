@@ -19,10 +19,14 @@ from llvmlite import ir
 from numba import extending
 from numba.core import types
 
-LANES = int(os.environ.get("FEDPALS_LANES") or (16 if llvm.get_host_cpu_features().get("avx512f") else 8))
+from fedpals.errors import InputError
+
+LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8
 """Numbers in one vector, 8 or 16. A processor with narrower registers uses several of them for one vector."""
-if LANES not in {8, 16}:
-    raise ValueError(f"FEDPALS_LANES is {LANES}; it is 8 or 16")
+if wanted := os.environ.get("FEDPALS_LANES"):
+    if wanted not in {"8", "16"}:
+        raise InputError(f"FEDPALS_LANES is {wanted!r}; set it to 8 or 16, or leave it out")
+    LANES = int(wanted)
 
 INT32 = ir.IntType(32)
 _FLOAT32, _INT64 = ir.FloatType(), ir.IntType(64)
