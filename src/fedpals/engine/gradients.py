@@ -85,7 +85,7 @@ def _by_hand(layers: list[nn.Linear], factor: Tensor, offset: Tensor) -> LossAnd
 def _linear_layers(model: FlatModel, x: Tensor) -> list[nn.Linear]:
     """Return the layers of a network that has only linear ones, with ReLU between them; none of another network."""
     network = model.network
-    modules = list(network.children()) if type(network) is nn.Sequential else [network]
+    modules = list(network.children()) if type(network) is nn.Sequential and len(network) else [network]
     if type(modules[0]) is nn.Flatten and (modules[0].start_dim, modules[0].end_dim) == (1, -1):
         modules = modules[1:]
     elif x.dim() != 2:
