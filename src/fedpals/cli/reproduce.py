@@ -16,7 +16,6 @@ from rich.text import Text
 
 from fedpals.cli.run import RAY_HELP, check_device, need_torch
 from fedpals.cli.terminal import escape, new_console
-from fedpals.experiments.experiment import DEFINITIONS, Experiment
 from fedpals.simulation.run import Run
 from fedpals.study.progress import SweepProgress
 
@@ -50,6 +49,8 @@ def reproduce(
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help=RAY_HELP)] = None,
 ) -> None:
     """Run an experiment of the paper; an interrupted one continues, and finished runs are never repeated."""
+    from fedpals.experiments.experiment import DEFINITIONS  # slow to import, so only here
+
     folder = experiments or DEFINITIONS
     console = new_console()
     if list_ or name is None:
@@ -97,7 +98,7 @@ def reproduce(
 
 
 def _overview(folder: Path) -> Table:
-    from fedpals.experiments.experiment import choose_points, definitions, reported_runs, tuning_runs
+    from fedpals.experiments.experiment import Experiment, choose_points, definitions, reported_runs, tuning_runs
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "in the paper", "title", "scale", "runs", "tuning runs"):

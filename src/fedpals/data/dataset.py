@@ -50,7 +50,7 @@ class ImageFiles:
             try:
                 with Image.open(path) as image:
                     square = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-            except OSError as error:
+            except (OSError, Image.DecompressionBombError) as error:
                 raise InputError(f"{path} cannot be read as an image ({error}); replace the file") from error
             batch[row] = np.asarray(square).transpose(2, 0, 1)
         return batch

@@ -204,8 +204,8 @@ class Task(Settings):
         if data.domain is None:
             given = [key for key in _KINDS["given"].keys if getattr(self, key) is not None]
             raise InputError(
-                f"{', '.join(given)}: {self.task} does not say which client a sample belongs to; give client_key (.npz), "
-                "client_column (CSV), or a folder client/label/image"
+                f"{', '.join(given)}: {self.task} does not say which client a sample belongs to; give client_key "
+                "(.npz), client_column (CSV), or a folder client/label/image"
             )
         target = self.target or self.target_client
         if target is None:

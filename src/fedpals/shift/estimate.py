@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from fedpals.errors import FedpalsError, InputError
 from fedpals.labels import LabelCounts, Vector, as_target
@@ -225,7 +225,7 @@ def _normal_quantile(level: float) -> float:
     """Return the quantile of the normal distribution for intervals of this level."""
     if not 0 < level < 1:
         raise InputError(f"level is {level}; it must be between 0 and 1, for instance 0.95")
-    return float(norm.ppf(0.5 + level / 2))
+    return float(ndtri(0.5 + level / 2))
 
 
 def _check_distinguishable(A: Vector, smoothed: Vector, n: Vector, names: Sequence[str]) -> None:

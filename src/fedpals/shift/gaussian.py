@@ -34,7 +34,7 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+import scipy
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
@@ -162,8 +162,8 @@ def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:
     means = pooled_sums.features / np.maximum(n, 1)[:, None]
     covariance = _shrink((pooled_sums.products - means.T @ (n[:, None] * means)) / total, total)
     try:
-        directions = cho_solve(cho_factor(covariance), means.T).T
-    except LinAlgError:
+        directions = scipy.linalg.cho_solve(scipy.linalg.cho_factor(covariance), means.T).T
+    except np.linalg.LinAlgError:
         raise InputError("products: no features have such products; leave out the client that sent them") from None
     weight = np.where(prior[:, None] > 0, directions, 0.0)
     with np.errstate(divide="ignore"):

@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
 import numpy as np
-from scipy.special import chndtrinc
-from scipy.stats import chi2
+from scipy.special import chdtrc, chdtri, chndtrinc
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
@@ -282,7 +281,7 @@ class _Cells:
     def client_p(self) -> Vector:
         """Return (M,) p-values by Fisher's combination over each client's labels."""
         has_samples = self.samples > 0
-        return np.asarray(chi2.sf(-2.0 * np.log(self.p).sum(axis=1), 2.0 * np.maximum(has_samples.sum(axis=1), 1)))
+        return np.asarray(chdtrc(2.0 * np.maximum(has_samples.sum(axis=1), 1), -2.0 * np.log(self.p).sum(axis=1)))
 
     def evidence(self) -> Vector:
         """Return (M,) Σ X²_i over each client's labels, in standard deviations of χ² above its mean."""
@@ -322,7 +321,7 @@ class _Cells:
 def _detectable_effect(tests: Iterable[RowTest]) -> float:
     """Return the V for which Σ X² over the tables exceeds its critical value with 80 % probability."""
     freedom, span = map(sum, zip(*((test.freedom, test.span) for test in tests), strict=True))
-    noncentrality = float(chndtrinc(chi2.isf(LEVEL, freedom), freedom, 1.0 - _POWER))
+    noncentrality = float(chndtrinc(chdtri(freedom, LEVEL), freedom, 1.0 - _POWER))
     return math.sqrt(noncentrality / span) if span > 0 else math.inf
 
 

@@ -26,6 +26,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
     begins when the lock is free.
     """
     path = folder / _NAME
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
     handle = _take(path, wait=wait)
     try:
         yield handle is not None
@@ -33,8 +34,9 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
         if handle is not None:
             path.unlink(missing_ok=True)
             os.close(handle)
-            with suppress(OSError):
-                folder.rmdir()  # made for the lock alone, if it is empty
+            for place in new or [folder]:
+                with suppress(OSError):
+                    place.rmdir()  # made for the lock alone, if it is empty
 
 
 def _take(path: Path, *, wait: bool) -> int | None:

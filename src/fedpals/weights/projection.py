@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
+import scipy
 
 from fedpals.errors import CertificateError
 from fedpals.labels import Vector
@@ -72,7 +72,7 @@ def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: floa
 def _scipy_nnls(A: Vector, b: Vector, max_steps: int | None = None) -> Vector:
     """Return scipy's answer; the nearest single column, which is a start, if it gave up."""
     try:
-        return np.asarray(nnls(A, b)[0] if max_steps is None else nnls(A, b, maxiter=max_steps)[0])
+        return np.asarray(scipy.optimize.nnls(A, b, maxiter=max_steps)[0])
     except RuntimeError:
         x = np.zeros(A.shape[1])
         best = int(np.argmax(b @ A / np.linalg.norm(A, axis=0)))
