@@ -157,7 +157,7 @@ def _images() -> Iterator[Case]:
     run = (*RUN, "--task", "im", "--image-size", "8", "--target-client", "w")
 
     def case(name: str, files: dict[str, bytes], *words: str) -> Case:
-        return Case(f"images: {name}", run, words, files)
+        return Case(f"images: {name}", run, words, files, may_write=True)  # images are read while training
 
     bad = "im/n/a/0.png"
     yield case("no image", {**folder, bad: b"hello"}, "0.png")
