@@ -28,8 +28,8 @@ class Convolutions(nn.Sequential):
 class SmallCNN(nn.Sequential):
     """Two 5×5 convolutions and three linear layers, C → 6 → 16 → 120 → 84 → K.
 
-    Called as a module, torch computes it, layer by layer. The engine trains and evaluates it by its `kernel` while it is
-    `as_built`.
+    Called as a module, torch computes it, layer by layer. The engine trains and evaluates it by its `kernel`, unless
+    layers were exchanged.
     """
 
     def __init__(self, shape: Shape, classes: int) -> None:
