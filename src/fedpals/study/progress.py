@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SweepProgress:
-    """Shows what happens to runs while they are computed; nothing where the output is no terminal."""
+    """Shows what happens to runs while they are computed; in a terminal or a notebook."""
 
     runs: Sequence[Run]
     console: Console
@@ -36,8 +36,8 @@ class SweepProgress:
             TextColumn("{task.fields[note]}"),
             TimeRemainingColumn(compact=True),
             console=self.console,
-            disable=not self.console.is_terminal,
-            transient=True,
+            disable=not (self.console.is_terminal or self.console.is_jupyter),
+            transient=not self.console.is_jupyter,  # which keeps the last state below its cell
         )
         self._total = self._progress.add_task("runs", total=len(self.runs), note="")
         self._progress.start()
