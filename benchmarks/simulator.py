@@ -5,7 +5,9 @@
 
 Everybody trains the paper's small CNN on the same clients of Fashion-MNIST, one epoch of plain SGD in
 batches of 50, with one thread, and evaluates the same samples. Figures are ratios (their time / ours:
-larger is better for us), to be trusted to ±10 % on a machine that does nothing else.
+larger is better for us), to be trusted to ±10 %. Rounds in one process and `scale` are CPU time, the others
+(Flower, command, workers) time on the wall, which wants a machine that does nothing else. CIFAR-10's size and other
+client rules: benchmarks/kernel.py.
 
 rounds
     Time per round. One of our rounds follows each of theirs in the same process (Flower: in the

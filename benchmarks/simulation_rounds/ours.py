@@ -16,35 +16,38 @@ from fedpals.simulation.rounds import Simulation
 from fedpals.simulation.run import Run
 from fedpals.simulation.worker import Worker
 from simulation_rounds.processes import run_command
-from simulation_rounds.timing import Timing
+from simulation_rounds.timing import Clock, Timing
 
 
 class TimedSimulation(Simulation):
     """Our simulator, whose evaluation is timed on its own."""
 
+    clock: Clock
     evaluation_seconds = 0.0
 
     def _evaluate(self) -> dict[Correction, Scores]:
-        start = time.perf_counter()
+        start = self.clock()
         scores = super()._evaluate()
-        self.evaluation_seconds = time.perf_counter() - start
+        self.evaluation_seconds = self.clock() - start
         return scores
 
 
 class Ours:
     """Our rounds, one at a time."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, clock: Clock = time.process_time) -> None:
         worker = Worker(run)
+        self.clock = clock
         self.simulation = TimedSimulation(worker, SerialPool(worker))
+        self.simulation.clock = clock
         self.trained = 0
         """How many clients were trained in the last round."""
 
     def round(self) -> Timing:
         """Compute the next round."""
-        start = time.perf_counter()
+        start = self.clock()
         self.trained = self.simulation.advance().trained
-        whole = time.perf_counter() - start
+        whole = self.clock() - start
         evaluation = self.simulation.evaluation_seconds
         return whole - evaluation, evaluation
 

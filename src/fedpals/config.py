@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, model_validator
 
 from fedpals.errors import InputError
 
@@ -22,6 +22,15 @@ class Settings(BaseModel):
     """A part of a configuration: frozen, every key known, every docstring the key's help."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_booleans(cls, values: Any) -> Any:
+        """Refuse true where a number belongs; it would count as 1."""
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            if isinstance(value, bool) and key in cls.model_fields and cls.model_fields[key].annotation is not bool:
+                raise InputError(f"{key} is {str(value).lower()}; it is not a yes or no: give a number or text")
+        return values
 
     def keys(self) -> dict[str, Any]:
         """Return the keys that have a value."""
@@ -98,9 +107,9 @@ def _sentence(model: type[BaseModel], complaint: Mapping[str, Any]) -> str:
         # Raised by a validator of ours, which names its key itself.
         return str(complaint["ctx"]["error"])
     if kind == "extra_forbidden":
-        known = _keys(model, location[:-1])
-        remedy = f"; the keys are {', '.join(known)}" if known else "; remove it"
-        return f"{key!r} is not a known key{did_you_mean(str(location[-1]), known) or remedy}"
+        keys = _keys(model, location[:-1])
+        remedy = f"; the keys are {', '.join(keys)}" if keys else "; remove it"
+        return f"{key!r} is not a known key{did_you_mean(str(location[-1]), keys) or remedy}"
     if kind == "too_short":
         return f"{key} is {complaint['input']!r}; give at least {complaint['ctx']['min_length']}"
     if kind == "missing":

@@ -25,6 +25,8 @@ def replacing(path: Path) -> Iterator[Path]:
     ``path`` is removed.
     """
     prefix = f".{path.stem[:40]}-{platform.node()[:40]}-"
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path} is a device or a pipe, which would be replaced; give the name of a file")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path.parent, prefix)

@@ -69,7 +69,7 @@ def test_where_nothing_can_be_tested_it_says_so(finished: Path, tmp_path: Path) 
     confusions = np.zeros((6, 10, 10), dtype=np.int64)
     confusions[range(6), range(6), range(6)] = 5
     folder = with_tallies(finished, tmp_path / "apart", confusions)
-    assert "label shift cannot be checked" in " ".join(run("check", str(folder)).stdout.split())
+    assert "Label shift cannot be tested" in " ".join(run("check", str(folder)).stdout.split())
     assert json.loads(run("check", str(folder), "--json").stdout)["detectable"] is None
 
 

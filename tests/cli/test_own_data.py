@@ -45,8 +45,8 @@ OWN = ("run", "--task", "hospitals.npz", "--client-key", "hospital")
 
 def test_t_alone_shows_estimates_and_says_so(folder: Path) -> None:
     text = ok(*OWN, "--target", "T.csv", "--seeds", "2", *FAST, cwd=folder)
-    assert "estimated from samples that clients held out; the target has none" in text
-    assert "no target sample chooses anything" in text
+    assert "estimated on the clients' held-out samples, without target samples" in text
+    assert "no target sample is used to choose anything" in text
     assert "difference to FedAvg" in text
     (line, *_) = sorted(folder.glob("runs/hospitals/fedavg/0-*/metrics.jsonl"))
     scores = json.loads(line.read_text().splitlines()[0])["raw"]

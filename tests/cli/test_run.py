@@ -56,7 +56,7 @@ def test_a_configuration_file_and_flags_that_take_precedence(tmp_path: Path) -> 
     ("arguments", "words"),
     [
         (("--method", "fedavgg"), "did you mean 'fedavg'"),
-        (("--method", "fedavg,fedrs", "--ess", "0.5"), "ess is no option of any of the methods"),
+        (("--method", "fedavg,fedrs", "--ess", "0.5"), "ess is not an option of any of the methods"),
         (("--rounds", "0"), "rounds is 0"),
         (("--labels-per-client", "11"), "labels_per_client is 11"),
         (("--task", "digitz"), "digits"),
@@ -90,7 +90,7 @@ def test_a_run_that_diverges_is_named_and_keeps_what_it_had(tmp_path: Path) -> N
     done = run("run", *QUICK, "--method", "scaffold", "--server-step", "3e38", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     told = " ".join(done.stdout.split())
-    assert "diverged: digits-C3 scaffold seed 0 after round 1; its numbers are of the best round before" in told
+    assert "diverged: digits-C3 scaffold seed 0 after round 1; its results are those of the best round before" in told
     assert "smaller learning_rate than 0.1" in told
 
 

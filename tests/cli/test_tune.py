@@ -58,7 +58,7 @@ def test_the_grid_is_the_federations_and_the_choice_is_the_clients(tuned: tuple[
             f"{100 * line['validation']['accuracy']:.1f}",
             f"{100 * line['test']['accuracy']:.1f}",
         ]
-    assert "shown, not used" in " ".join(output.split())
+    assert "shown, but not used to choose" in " ".join(output.split())
 
 
 def test_labels_that_the_estimate_cannot_speak_about_are_named(tuned: tuple[Path, str]) -> None:
@@ -67,7 +67,7 @@ def test_labels_that_the_estimate_cannot_speak_about_are_named(tuned: tuple[Path
     missing = [y for y, n in enumerate(map(sum, zip(*known["counts"], strict=True))) if n == 0 and known["target"][y]]
     assert len(missing) == 1, "this federation lacks one of the target's labels"
     share = known["target"][missing[0]]
-    assert f"Nobody held out {known['labels'][missing[0]]}, {share:.0%} of the target" in output
+    assert f"No client held out samples of {known['labels'][missing[0]]}, {share:.0%} of the target" in output
 
 
 def test_the_command_it_ends_with_shows_the_chosen_run_without_computing(tuned: tuple[Path, str]) -> None:
@@ -100,7 +100,7 @@ def test_a_file_and_another_correction(tmp_path: Path) -> None:
     done = run("tune", "c.toml", "--grid", "1", "--correction", "raw", "--out", "other", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "as trained" in done.stdout
-    assert "Nobody held out" not in done.stdout
+    assert "No client held out" not in done.stdout
     assert done.stdout.splitlines()[-1].startswith("fedpals run c.toml --held-out 0.1 --ess ")
     assert done.stdout.splitlines()[-1].endswith(" --out other")
 

@@ -79,7 +79,7 @@ def test_a_target_of_counts_is_normalised_and_said_so(tmp_path: Path) -> None:
 def test_an_ess_below_the_reachable_is_said_so() -> None:
     done = run("weights", STORES, "--target", NEW_STORE, "--ess", "0.05")
     assert "31.9%" in done.stdout
-    assert "more than was asked for" in " ".join(done.stdout.split())
+    assert "more than you asked for" in " ".join(done.stdout.split())
 
 
 def test_a_label_that_no_client_has_is_reported_not_refused(tmp_path: Path) -> None:
@@ -182,10 +182,10 @@ def test_a_plot_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--ess", "0.5", "--lam", "1"), "give one of them"),
+        (("--ess", "0.5", "--lam", "1"), "give only one of them"),
         (("--ess", "1.5"), "ess is 1.5"),
         (("--lam", "-1"), "lam is -1"),
-        (("--grid", "0"), "l is 0"),
+        (("--grid", "0"), "--grid"),
         (("--plot", "w.gif"), "figures are written as"),
         (("--ess", "half"), "--ess"),
         (("--unknown",), "No such option"),

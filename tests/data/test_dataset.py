@@ -34,7 +34,7 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
         ({"y": np.array([0, 1, 1])}, r"tiny: y has shape \(3,\) for 2 samples"),
         ({"y": np.array([0, 2])}, "sample 1 has label 2, but labels run from 0 to 1"),
         ({"y": np.array([-1, 0])}, "sample 0 has label -1"),
-        ({"labels": ("cat", "cat")}, "label name 'cat' stands twice"),
+        ({"labels": ("cat", "cat")}, "label name 'cat' appears twice"),
         ({"domain": np.array([0])}, r"domain has shape \(1,\) for 2 samples"),
         (
             {"domain": np.array([0, 1]), "domains": ("here",)},

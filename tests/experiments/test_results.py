@@ -148,7 +148,7 @@ def test_what_is_computed_is_written_down(tmp_path: Path) -> None:
     assert results.experiment.title == "A tiny experiment"
     facts = results.provenance
     assert (facts["command"], facts["scale"]) == ("fedpals reproduce tiny", "desk")
-    assert {"version", "date", "python", "torch", "numpy"} <= facts.keys()
+    assert {"version", "kernel", "date", "python", "torch", "numpy"} <= facts.keys()
 
 
 def test_a_summary_holds_what_the_record_says(tmp_path: Path, planned: list[PlannedRun]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -122,13 +124,16 @@ def test_full_batch_takes_one_step_with_all_samples() -> None:
 
 
 def test_steps_and_epochs() -> None:
-    rng = generator(0)
     x = y = torch.arange(10)
-    assert [len(b) for _, b in batches(x, y, Plan(epochs=2, batch_size=4), rng)] == [4, 4, 2, 4, 4, 2]
-    assert [len(b) for _, b in batches(x, y, Plan(steps=4, batch_size=4), rng)] == [4, 4, 2, 4]
-    epoch = torch.cat([torch.stack(pair) for pair in batches(x, y, Plan(epochs=1, batch_size=3), rng)], dim=1)
-    assert torch.equal(epoch[0], epoch[1])
-    assert sorted(epoch[0].tolist()) == list(range(10))
+
+    def drawn(plan: Plan) -> list[list[int]]:
+        steps = [(a[rows], b[rows]) for a, b, rows in batches(x, y, plan, generator(0))]
+        assert all(torch.equal(inputs, labels) for inputs, labels in steps)
+        return [labels.tolist() for _, labels in steps]
+
+    assert [len(b) for b in drawn(Plan(epochs=2, batch_size=4))] == [4, 4, 2, 4, 4, 2]
+    assert [len(b) for b in drawn(Plan(steps=4, batch_size=4))] == [4, 4, 2, 4]
+    assert sorted(label for step in drawn(Plan(epochs=1, batch_size=3)) for label in step) == list(range(10))
 
 
 def test_adam_is_torch_s() -> None:
@@ -231,3 +236,65 @@ def test_the_prior_that_a_logit_adjusted_model_has_built_in() -> None:
     mix = np.array([0.64, 0.36, 0.0])
     assert LogitAdjusted(adjustment=0.5).learned_prior(mix) == pytest.approx([0.8, 0.6, 0.0])
     assert LogitAdjusted().learned_prior(mix).tolist() == [1.0, 1.0, 0.0]
+
+
+@dataclass(frozen=True)
+class Squared(ClientRule):
+    """Not affine."""
+
+    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
+        del marginal
+        return logits**2
+
+
+@dataclass(frozen=True)
+class OtherFactor(RestrictedSoftmax):
+    """Affine, but the parent's map is not its own."""
+
+    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
+        return 2 * super().adjust_logits(logits, marginal)
+
+
+@dataclass(frozen=True)
+class OtherFactorWithMap(OtherFactor):
+    def logit_map(self, marginal: Tensor) -> tuple[Tensor, Tensor]:
+        factor, offset = RestrictedSoftmax(absent_factor=self.absent_factor).logit_map(marginal)
+        return 2 * factor, offset
+
+
+class Mixin:
+    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
+        del marginal
+        return -logits
+
+
+@dataclass(frozen=True)
+class Mixed(Mixin, RestrictedSoftmax):
+    pass
+
+
+@dataclass(frozen=True)
+class Tuned(RestrictedSoftmax):
+    """Changes nothing about logits."""
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ClientRule(), FullBatch(), Proximal(), Scaffold(), RestrictedSoftmax(absent_factor=0.2), Tuned(),
+        LogitAdjusted(adjustment=0.4), OtherFactorWithMap(),
+    ],
+)  # fmt: skip
+def test_the_map_of_logits_says_what_is_done_to_them(rule: ClientRule) -> None:
+    logits = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+    shares = torch.tensor([0.5, 0.0, 0.3, 0.2])
+    logit_map = rule.logit_map(shares)
+    assert logit_map is not None
+    factor, offset = logit_map
+    assert factor.dtype == offset.dtype == torch.float32
+    assert torch.allclose(rule.adjust_logits(logits, shares), factor * logits + offset)
+
+
+@pytest.mark.parametrize("rule", [Squared(), OtherFactor(), Mixed()])
+def test_a_rule_that_changes_logits_and_does_not_say_how_has_no_map(rule: ClientRule) -> None:
+    assert rule.logit_map(torch.ones(3) / 3) is None

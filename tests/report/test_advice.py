@@ -20,8 +20,8 @@ def test_what_the_best_mix_is_short_of() -> None:
     counts = fedpals.LabelCounts.of(COUNTS, labels=["food", "clothing", "toys"])
     sentence = shortage_sentence(fedpals.solve(counts, [0.0, 0.0, 1.0], lam=0))
     assert sentence is not None
-    assert sentence.startswith("It stays short of toys (80 % instead of 100 %).")
-    assert "A new client would help most whose labels are 100 % toys." in sentence
+    assert sentence.startswith("The best mix has too little of toys (80 % instead of 100 %).")
+    assert "A new client with 100 % toys would help most." in sentence
     assert shortage_sentence(fedpals.solve(counts, [0.3, 0.4, 0.3], lam=0)) is None
 
 

@@ -51,7 +51,7 @@ def test_every_rule_chooses_rounds_and_methods_by_its_own_score() -> None:
         ["C = 3", "+prior", "FedPALS", "85.0 ± 7.1", "84.0 ± 8.5", "65.0 ± 7.1", "1.0 ± 1.4", "20.0 ± 0.0"],
         ["C = 3", "+prior", "FedAvg", "70.0 ± 0.0", "65.0 ± 7.1", "45.0 ± 7.1", "5.0 ± 7.1", "25.0 ± 7.1"],
         # validation takes FedPALS twice; the estimate FedAvg, then FedPALS; pooling FedAvg, then FedPALS
-        ["C = 3", "+prior", "the one that the rule chooses", "85.0 ± 7.1", "80.0 ± 14.1", "60.0 ± 14.1", "5.0 ± 7.1",
+        ["C = 3", "+prior", "chosen by the rule", "85.0 ± 7.1", "80.0 ± 14.1", "60.0 ± 14.1", "5.0 ± 7.1",
          "25.0 ± 7.1"],
     ]  # fmt: skip
     ax: Any = made.figure(exhibit).axes[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def test_a_page_and_files_of_every_table_and_figure(tmp_path: Path) -> None:
     exhibits = ("table", "heatmap-c-3", "heatmap-c-6")
     assert names == {
         "index.html",
-        *(f"made/{name}.{suffix}" for name in exhibits for suffix in ("png", "svg", "csv", "tex")),
+        "made/table.png",  # figures of single federations are vector graphics alone
+        *(f"made/{name}.{suffix}" for name in exhibits for suffix in ("svg", "csv", "tex")),
     }
     table = (tmp_path / "out" / "made" / "table.tex").read_text()
     assert "% fedpals reproduce made" in table
@@ -73,6 +75,21 @@ def test_finished_runs_without_an_experiment(tmp_path: Path) -> None:
     page = (tmp_path / "report" / "index.html").read_text()
     assert "FedPALS (ESS 0.5)" in page
     assert (tmp_path / "report" / "runs" / "dynamics.csv").read_text().startswith("row,round,FedAvg mean %")
+
+
+def test_different_settings_are_never_averaged_as_seeds_and_a_copied_run_counts_once(tmp_path: Path) -> None:
+    quick = ("--task", "digits", "--model", "logistic", "--clients", "4", "--rounds", "1", "--method", "fedavg")
+    for rate in ("0.1", "0.001"):
+        assert run("run", *quick, "--learning-rate", rate, "--seeds", "2", cwd=tmp_path).returncode == 0
+    assert run("run", *quick, "--learning-rate", "0.1", "--clients", "5", cwd=tmp_path).returncode == 0
+    first = next(tmp_path.glob("runs/digits-C3/fedavg/0-*"))
+    shutil.copytree(first, tmp_path / "runs" / "copy")
+    (finished,), _ = read([tmp_path / "runs"])
+    assert [row.name for row in finished.rows] == ["digits-C3 [clients=4]", "digits-C3 [clients=5]"]
+    four, five = finished.rows
+    cells = {method.name: len(finished.members(four, method)) for method in finished.methods}
+    assert cells == {"FedAvg": 0, "FedAvg [learning_rate=0.1]": 2, "FedAvg [learning_rate=0.001]": 2}
+    assert [len(finished.members(five, method)) for method in finished.methods if method.name == "FedAvg"] == [1]
 
 
 def test_all_results_below_a_folder_and_those_without_runs_yet(tmp_path: Path) -> None:

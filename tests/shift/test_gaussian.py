@@ -133,7 +133,7 @@ def test_what_cannot_be_added_up_or_used_is_an_error() -> None:
         FeatureSums.of(f, y, 3) + FeatureSums.of(f[:, :2], y, 3)
     with pytest.raises(InputError, match="no sums"):
         gaussian_head([], np.array([0.5, 0.5, 0.0]))
-    with pytest.raises(InputError, match="nobody has a sample of any label"):
+    with pytest.raises(InputError, match="no client has a sample of any label"):
         gaussian_head([FeatureSums.of(f, y, 3)], np.array([0.0, 0.0, 1.0]))
 
 

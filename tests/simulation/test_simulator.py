@@ -116,9 +116,9 @@ def test_clients_without_weight_are_not_trained(tmp_path: Path) -> None:
     assert len(weights) == 1
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "afl"])
-def test_the_same_bits_with_one_or_two_workers(method: str, tmp_path: Path) -> None:
-    run = Run.of(**SMALL, method=method)
+@pytest.mark.parametrize(("method", "model"), [("fedavg", "cnn"), ("scaffold", "logistic"), ("afl", "cnn")])
+def test_the_same_bits_with_one_or_two_workers(method: str, model: str, tmp_path: Path) -> None:
+    run = Run.of(**{**SMALL, "model": model}, method=method)
     alone = simulate(run, tmp_path / "one")
     with ProcessPool(run, 2) as pool:
         shared = simulate(run, tmp_path / "two", make_pool=lambda _: pool)

@@ -255,7 +255,7 @@ class Typo(fp.ClientRule):
         ({"methods": []}, "methods is empty"),
         ({"methods": ["fedpal"]}, "did you mean 'fedpals'"),
         ({"methods": ["fedavg"], "ess": 0.5}, "none of the methods takes it"),
-        ({"methods": [Halved(), Halved()]}, "'halved' stands twice"),
+        ({"methods": [Halved(), Halved()]}, "'halved' appears twice"),
         ({"learning_rat": 1}, "'learning_rat' is not a setting of train; did you mean 'learning_rate'"),
         ({"rounds": 0}, "rounds is 0"),
         ({"seeds": 0}, "seeds is 0; give at least one"),

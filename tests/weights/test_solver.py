@@ -17,6 +17,7 @@ import fedpals.weights.certificate
 import fedpals.weights.dual
 import fedpals.weights.limit
 import fedpals.weights.projection
+import fedpals.weights.refine
 from fedpals.weights.problem import Problem
 from tests.weights.problems import Drawn, problems
 
@@ -244,5 +245,6 @@ def test_an_answer_that_fails_its_certificate_is_never_returned(monkeypatch: pyt
     """Sabotage the solvers: what comes out is an error, not wrong weights."""
     monkeypatch.setattr(fedpals.weights.dual.Newton, "solve_linear", lambda *arguments: 0.0 * arguments[-1])
     monkeypatch.setattr(fedpals.weights.solver, "least_squares", lambda problem, rows, _: problem.w[rows])
+    monkeypatch.setattr(fedpals.weights.refine, "_solve_normal", lambda *arguments: 0.0 * arguments[-1])
     with pytest.raises(fedpals.CertificateError, match="could not be proven optimal"):
         fedpals.solve(COUNTS, TARGET, lam=1e-3)

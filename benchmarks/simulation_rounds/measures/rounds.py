@@ -32,10 +32,10 @@ class Contender:
 
 
 CONTENDERS = (
-    Contender("plain loop", plain_loop, wanted=1.35),
+    Contender("plain loop", plain_loop, wanted=8.0),
     Contender("plain loop, our layers", plain_loop_pooling_first),
-    Contender("pfl", pfl_research, ("pfl",), 1.4),
-    Contender("Flower + Ray", flower_rounds, ("flwr", "ray"), 1.4, starts_processes=True),
+    Contender("pfl", pfl_research, ("pfl",), 8.0),
+    Contender("Flower + Ray", flower_rounds, ("flwr", "ray"), 9.0, starts_processes=True),
 )
 
 

@@ -13,7 +13,7 @@ def measure_workers(size: Size, report: Report) -> None:
     print(f"\nworkers: 9 clients × {size.samples} samples, by command, start-up included")
     figures = report.results.setdefault("workers", {})
     cases = {
-        f"sweep of {size.seeds} seeds, {size.sweep_rounds} rounds": (size.seeds, size.sweep_rounds, 1.7),
+        f"sweep of {size.seeds} seeds, {size.sweep_rounds} rounds": (size.seeds, size.sweep_rounds, 1.8),
         f"single run, {2 * size.sweep_rounds} rounds": (1, 2 * size.sweep_rounds, None),
     }
     for name, (seeds, rounds, wanted) in cases.items():

@@ -58,7 +58,7 @@ def make_server() -> ServerApp:
         settings = FlowerSettings.from_environment()
         run = Run.of(json.loads(settings.run))
         _, evaluation = load_samples(run)
-        ours = Ours(run) if settings.interleave else None
+        ours = Ours(run, time.perf_counter) if settings.interleave else None
         strategy = _TimedFedAvg(fraction_evaluate=0.0)
         pairs: list[RoundPair] = []
 

@@ -31,14 +31,15 @@ def load_samples(run: Run) -> tuple[list[Samples], Samples]:
     return [usual_layout(indices) for indices in federation.clients], evaluation
 
 
-def build_network(seed: int, *, pool_first: bool = False) -> nn.Module:
+def build_network(seed: int, *, shape: tuple[int, int, int] = (1, 28, 28), pool_first: bool = False) -> nn.Module:
     """Return the paper's CNN with our initial values, in the order that everyone writes: ReLU, then pooling."""
     after: list[nn.Module] = [nn.MaxPool2d(2), nn.ReLU()] if pool_first else [nn.ReLU(), nn.MaxPool2d(2)]
+    ours = build("cnn", shape=shape, classes=10, seed=seed)
+    features = list(ours.parameters())[4].shape[1]
     layers = nn.Sequential(
-        nn.Conv2d(1, 6, 5), *after, nn.Conv2d(6, 16, 5), *after, nn.Flatten(),
-        nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+        nn.Conv2d(shape[0], 6, 5), *after, nn.Conv2d(6, 16, 5), *after, nn.Flatten(),
+        nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
     )  # fmt: skip
-    ours = build("cnn", shape=(1, 28, 28), classes=10, seed=seed)
     with torch.no_grad():
         for theirs, initial in zip(layers.parameters(), ours.parameters(), strict=True):
             theirs.copy_(initial)

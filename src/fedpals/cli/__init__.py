@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 import fedpals
 from fedpals.cli import data, flower
@@ -20,16 +20,17 @@ from fedpals.cli.predict import predict
 from fedpals.cli.report import report
 from fedpals.cli.reproduce import reproduce
 from fedpals.cli.run import run
+from fedpals.cli.terminal import escape, new_console, print_anything
 from fedpals.cli.tune import tune
 from fedpals.cli.weights import weights
 from fedpals.errors import FedpalsError
 
 for plugin in entry_points(group="fedpals.methods"):
-    plugin.load()  # registers methods, whose options then are flags
+    plugin.load()  # registers methods, whose options become flags
 
 app = typer.Typer(
     name="fedpals",
-    help="Federated learning for a place whose mix of labels is different.",
+    help="Federated learning for a target whose label distribution differs from the clients'.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -49,7 +50,7 @@ def _main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Federated learning for a place whose mix of labels is different."""
+    """Federated learning for a target whose label distribution differs from the clients'."""
 
 
 app.command(
@@ -163,12 +164,25 @@ _flower.command(
 app.add_typer(_flower, name="flower")
 
 
+def _print_error(sentence: str) -> None:
+    new_console(stderr=True).print(f"[bold red]Error:[/] {escape(sentence)}", soft_wrap=True)
+
+
 def main() -> None:
-    """Run the command line; errors a user can mend end with code 2 and one sentence."""
+    """Run the command line; errors that a user can fix end with code 2 and one sentence."""
+    print_anything()
     try:
         app()
     except FedpalsError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False)
+        _print_error(str(error))
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # as of `fedpals … | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _print_error(f"{error.filename}: {error.strerror}; give another path")
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from fedpals.cli.terminal import escape, new_console
 
 if TYPE_CHECKING:
     from fedpals.shift import Homogeneity, Tally
@@ -45,7 +46,7 @@ def check(
     if as_json:
         sys.stdout.write(json.dumps(_as_json(result), allow_nan=False) + "\n")
         return
-    console = Console(highlight=False)
+    console = new_console()
     console.print(f"[dim]{escape(_title(record, tallies))}[/dim]\n", soft_wrap=True)
     _print_light(console, result)
     _print_breaks(console, result)
@@ -69,7 +70,8 @@ def _print_light(console: Console, result: Homogeneity) -> None:
         "p", f"{result.p:.2g}  (probability of a difference at least this large by chance; alarm at 0.05 or less)"
     )
     summary.add_row(
-        "effect", f"V = {result.effect:.2f}  (0: no difference, 1: the client decides the prediction; matters from 0.1)"
+        "effect",
+        f"V = {result.effect:.2f}  (0: no difference, 1: predictions depend only on the client; relevant from 0.1)",
     )
     detectable = f"V ≥ {result.detectable:.2f}" if math.isfinite(result.detectable) else "nothing"
     summary.add_row("power", f"{detectable} would be detected with 80 % probability")

@@ -15,11 +15,11 @@ import typer
 from rich.cells import cell_len
 from rich.columns import Columns
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 import fedpals
+from fedpals.cli.terminal import escape, new_console
 from fedpals.config import did_you_mean, validated
 from fedpals.data import SOURCES, Federation, Task, available, load
 from fedpals.data import get as get_files
@@ -59,7 +59,7 @@ def overview(context: typer.Context, folder: Folder = None) -> None:
     for line in available(folder):
         where = escape(line.where) if line.where else f"[red]not found:[/red] {escape(line.remedy)}"
         table.add_row(line.name, f"{escape(line.description)}\n[dim]{where}[/dim]")
-    Console(highlight=False).print(table)
+    new_console().print(table)
 
 
 def get(
@@ -91,7 +91,7 @@ def show(
         int | None, typer.Option(metavar="N", help="Number of clients; in both samplings the last is the target.")
     ] = None,
     samples_per_client: Annotated[
-        int | None, typer.Option(metavar="n", help="Samples of each client; as many as possible unless given.")
+        int | None, typer.Option(metavar="n", help="Samples of each client; by default as many as possible.")
     ] = None,
     delta: Annotated[
         float | None, typer.Option(metavar="δ", help="Synthetic task: how far its target is from covered, 0 to 1.")
@@ -134,7 +134,7 @@ def show(
         arguments = {"task": settings.keys(), "seed": seed, "oracle": oracle}
         sys.stdout.write(json.dumps({**arguments, **_as_json(federation, limit)}, allow_nan=False) + "\n")
         return
-    console = Console(highlight=False)
+    console = new_console()
     console.print(f"[bold]{escape(title)}[/bold]\n")
     _print_marginals(console, federation)
     _print_summary(console, federation, limit)

@@ -1,4 +1,4 @@
-"""`fedpals demo`: real images, a target whose labels differ, and what each method makes of it."""
+"""`fedpals demo`: seven methods on real images, for a target with other labels."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from fedpals.cli.run import compute, expand, need_torch
+from fedpals.cli.terminal import escape, new_console
 from fedpals.report.figures import check_figure_path, save_figure
 
 SETTINGS = {
@@ -37,12 +36,11 @@ def demo(
     from fedpals.report.lines import comparison_figure
     from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
 
-    console = Console()
+    console = new_console()
     console.print(
-        "Nine clients hold images of three digits each; the model will be used where three digits, drawn anew, are "
-        "all there is. The server\nknows the clients' label counts and the target's. Nobody sees a target image: "
-        "rounds are selected by what clients\nsay of samples that they hold out, and the target's images are only "
-        "tested on.\n"
+        "Nine clients have images of three digits each. The target has only three digits, drawn independently. The "
+        "server knows\nthe clients' label counts and the target's label marginal. Rounds are selected by an estimate "
+        "from the clients' held-out\nsamples; images of the target are used only for testing.\n"
     )
     records = compute(expand(SETTINGS, seeds), SweepSettings(out / "runs", workers), console)
     save_figure(comparison_figure(records), figure)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from fedpals.cli.run import TRUST_HELP, need_torch
+from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import FedpalsError, InputError
 from fedpals.files import replacing
 
@@ -40,7 +40,7 @@ def estimate_target(
         typer.Argument(
             metavar="[INPUTS]",
             help="Unlabelled inputs of the target: a .npz file with an array x, or a folder of images. "
-            "Unless given: the run's own test inputs, to see how good the estimate is.",
+            "By default the run's own test inputs, to see how good the estimate is.",
         ),
     ] = None,
     level: Annotated[float, typer.Option(help="Probability that an interval covers the true value.")] = 0.95,
@@ -55,8 +55,8 @@ def estimate_target(
 ) -> None:
     """Estimate an unknown T from the predictions of a run's model on unlabelled inputs of the target.
 
-    RUN_FOLDER is a finished run with --held-out. INPUTS is a .npz file with an array x, or a folder of images; unless
-    given, the run's own test inputs are used, to see how good the estimate is.
+    RUN_FOLDER is a finished run with --held-out. INPUTS is a .npz file with an array x, or a folder of images; by
+    default the run's own test inputs are used, to see how good the estimate is.
     """
     if not 0 < level < 1:
         raise InputError(f"--level is {level:g}; it must be between 0 and 1, for instance 0.95")
@@ -88,7 +88,7 @@ def estimate_target(
         values = {"samples": len(logits), "labels": view.labels, **values}
         sys.stdout.write(json.dumps(values, allow_nan=False) + "\n")
         return
-    console = Console(highlight=False)
+    console = new_console()
     where = f"{inputs}" if inputs is not None else "the run's own test set, without its labels"
     console.print(f"[dim]{len(logits):,} unlabelled inputs: {escape(where)}[/dim]\n", soft_wrap=True)
     _print_table(console, view.labels, view.target, estimates)

@@ -33,7 +33,7 @@ _PANELS = {
     "held_out": EVALUATION,
     "seed": TRAINING,
 }
-"""Of keys that stand elsewhere in the help than their part of the run does."""
+"""Panels of keys that are not in the panel of their part of the run."""
 _PANEL_OF_PART = {
     "Task": FEDERATION,
     "MethodName": METHOD,

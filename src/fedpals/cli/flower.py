@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedpals.config import did_you_mean, read_toml
 from fedpals.errors import InputError
+
+_SETTING = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")
+"""A setting as Flower reads it: a key and a value of TOML."""
 
 
 def up(
@@ -29,6 +36,7 @@ def up(
     """
     if not (app / "pyproject.toml").is_file():
         raise InputError(f"{app}: has no pyproject.toml; give the folder of a Flower app, for instance examples/flower")
+    _check_settings(app, config or [])
     from fedpals.flower.local.deployment import Deployment  # loads flwr, which other commands do not need
 
     signal.signal(signal.SIGTERM, _interrupt)
@@ -42,6 +50,29 @@ def up(
         if code or status != "finished:completed":
             typer.echo(deployment.logs(), err=True)
             raise typer.Exit(1)
+
+
+def _check_settings(app: Path, config: Sequence[str]) -> None:
+    """Raise an error for settings that Flower would ignore in silence."""
+    keys = read_toml(app / "pyproject.toml").get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
+    for text in config:
+        if text.endswith(".toml"):
+            read_toml(Path(text))
+            continue
+        if rest := _SETTING.sub("", text).strip():
+            raise InputError(f"--run-config is {text!r}: {rest!r} is not of the form key=value; give that")
+        for key, value in _SETTING.findall(text):
+            if key.split(".")[0] not in keys:
+                raise InputError(
+                    f"--run-config sets {key!r}, which is not a key of {app / 'pyproject.toml'}, [tool.flwr.app.config]"
+                    f"{did_you_mean(key, keys)}"
+                )
+            try:
+                tomllib.loads(f"value = {value}")
+            except tomllib.TOMLDecodeError:
+                raise InputError(
+                    f"--run-config sets {key} to {value}; give a number, true or false, or text in quotes"
+                ) from None
 
 
 def _interrupt(*_: object) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from fedpals.cli.run import TRUST_HELP, need_torch
+from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.files import replacing
+from fedpals.labels.tables import TargetTable, read_target
 from fedpals.shift.evaluation import Correction
 
 if TYPE_CHECKING:
@@ -37,31 +37,34 @@ def predict(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FILE.csv", help="Write probabilities there.", show_default="print the first"
+            "--out", "-o", metavar="FILE.csv", help="Write probabilities there.", show_default="print the first 20"
         ),
     ] = None,
     target: Annotated[
         Path | None,
-        typer.Option(metavar="TARGET.csv", help="Another T than the run's.", show_default="the run's"),
+        typer.Option(metavar="TARGET.csv", help="T to predict for.", show_default="the run's"),
     ] = None,
     use: Annotated[
         str | None,
         typer.Option(
-            help="Which of the run's models: recommended, calibrated, prior or raw.", show_default="the first there is"
+            help="Which of the run's models: recommended, calibrated, prior or raw.", show_default="the first available"
         ),
     ] = None,
     trust: Annotated[bool, typer.Option("--trust", help=TRUST_HELP)] = False,
 ) -> None:
-    """Predict labels of new inputs for the target: probabilities, the most probable label, and how certain it is."""
+    """Predict labels of new inputs for the target: probabilities, the most probable label, and its probability."""
     need_torch("fedpals predict")
     from fedpals.engine.target_model import TargetModel
 
     path = run if run.suffix == ".safetensors" else _model_file(run, use, other_target=target is not None)
     model = TargetModel.load(path, trust=trust)
-    T = None if target is None else _target(target, model)
+    table = None if target is None else read_target(target)
+    T = None if table is None else _target(table, model)
     names, x = _read(inputs, model)
     probabilities = model.predict_proba(x, target=T)
-    console = Console(highlight=False)
+    console = new_console()
+    if table is not None and table.note:
+        console.print(f"[dim]{escape(table.note)}[/dim]", soft_wrap=True)
     header = ["input", "label", "certainty", *model.labels]
     best = probabilities.argmax(axis=1)
     rows = [
@@ -80,7 +83,7 @@ def predict(
 
 
 def _model_file(folder: Path, use: str | None, *, other_target: bool) -> Path:
-    """Return the run's model to use; for another T one whose last layer was not made for the run's own."""
+    """Return the run's model to use; for another T, one whose last layer is not specific to the run's T."""
     from fedpals.simulation.record import Record
 
     record: Record = Record.at(folder)
@@ -99,12 +102,12 @@ def _available(record: Record) -> list[str]:
     return [c.value for c in _BEST_FIRST if record.model(c).is_file()]
 
 
-def _target(path: Path, model: TargetModel) -> dict[str, float]:
-    from fedpals.labels.tables import read_target
-
-    shares = read_target(path).probabilities
+def _target(table: TargetTable, model: TargetModel) -> dict[str, float]:
+    shares = table.probabilities
     if unknown := [label for label in shares if label not in model.labels]:
-        raise InputError(f"{path}: the model has no label {unknown[0]!r}; its labels are {', '.join(model.labels)}")
+        raise InputError(
+            f"{table.path}: the model has no label {unknown[0]!r}; its labels are {', '.join(model.labels)}"
+        )
     return shares
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+
+from fedpals.cli.terminal import escape, new_console
 
 
 def report(
@@ -16,7 +16,7 @@ def report(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the report.")] = Path("report"),
 ) -> None:
-    """Write a page of tables and figures that needs no network, and each of them as PNG, SVG, CSV and LaTeX."""
+    """Write a page of tables and figures that needs no network, and their files: PNG, SVG, CSV and LaTeX."""
     from fedpals.report.figures import new_figure  # slow imports, so only here
     from fedpals.report.finished import read
     from fedpals.report.html import check_page
@@ -24,7 +24,7 @@ def report(
 
     check_page(out / "index.html")
     new_figure(1, 1)
-    console = Console()
+    console = new_console()
     experiments, empty = read(paths)
     with console.status("Drawing"):
         page = write_report(experiments, out)

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fedpals.cli.run import RAY_HELP, check_device, need_torch
-from fedpals.experiments.experiment import DEFINITIONS, Experiment
+from fedpals.cli.terminal import escape, new_console
 from fedpals.simulation.run import Run
 from fedpals.study.progress import SweepProgress
 
@@ -45,14 +43,16 @@ def reproduce(
     results: Annotated[Path, typer.Option(help="Folder for compact results, from which tables are built.")] = Path(
         "results"
     ),
-    experiments: Annotated[Path | None, typer.Option(help="Folder of experiments; the paper's unless given.")] = None,
+    experiments: Annotated[Path | None, typer.Option(help="Folder of experiments; by default the paper's.")] = None,
     data_folder: Annotated[Path | None, typer.Option(help="Folder to search for data first.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda if available.")] = "cpu",
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help=RAY_HELP)] = None,
 ) -> None:
     """Run an experiment of the paper; an interrupted one continues, and finished runs are never repeated."""
+    from fedpals.experiments.experiment import DEFINITIONS  # slow to import, so only here
+
     folder = experiments or DEFINITIONS
-    console = Console()
+    console = new_console()
     if list_ or name is None:
         console.print(_overview(folder))
         return
@@ -83,7 +83,7 @@ def reproduce(
         console.print("[dim]Test metric in %, mean ± std over seeds, at the round selected on validation.")
     diverged = Counter((summary.row, summary.method) for summary in stored.runs() if summary.diverged)
     for (row, method), number in diverged.items():
-        message = f"{row}, {method}: {number} of its runs; their numbers are of the best round before that"
+        message = f"{row}, {method}: {number} of its runs; their results are those of the best round before that"
         console.print(f"[bold yellow]diverged:[/] {escape(message)}", soft_wrap=True)
     for error, titles in _by_reason(outcome.failed).items():
         more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
@@ -98,7 +98,7 @@ def reproduce(
 
 
 def _overview(folder: Path) -> Table:
-    from fedpals.experiments.experiment import choose_points, definitions, reported_runs, tuning_runs
+    from fedpals.experiments.experiment import Experiment, choose_points, definitions, reported_runs, tuning_runs
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "in the paper", "title", "scale", "runs", "tuning runs"):

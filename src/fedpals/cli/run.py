@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from fedpals.cli.flags import DATA, OUTPUT, TRAINING
+from fedpals.cli.terminal import escape, new_console
 from fedpals.config import read_toml
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.methods import option_keys, options_of
@@ -38,23 +38,23 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Run with so many seeds, counting up from --seed.",
+            help="Number of seeds, counting up from --seed.",
             show_default="1",
             rich_help_panel=TRAINING,
         ),
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(min=1, help="Processes: over runs, or over clients if there is one run.", rich_help_panel=OUTPUT),
+        typer.Option(min=1, help="Processes: for runs, or for the clients of one run.", rich_help_panel=OUTPUT),
     ] = 1,
     out: Annotated[Path, typer.Option(help="Folder of runs.", rich_help_panel=OUTPUT)] = Path("runs"),
     data_folder: Annotated[
         Path | None,
         typer.Option(
-            help="Where to look for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
+            help="Folder to search for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.", rich_help_panel=OUTPUT)] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, or cuda if available.", rich_help_panel=OUTPUT)] = "cpu",
     resume: Annotated[
         bool, typer.Option(help="Continue unfinished runs, or start them over.", rich_help_panel=OUTPUT)
     ] = True,
@@ -64,7 +64,7 @@ def run(
     tracker: Annotated[
         list[str] | None,
         typer.Option(
-            help="Send metrics to tensorboard or mlflow, too.", show_default="neither", rich_help_panel=OUTPUT
+            help="Also send metrics to tensorboard or mlflow.", show_default="neither", rich_help_panel=OUTPUT
         ),
     ] = None,
     ray: Annotated[
@@ -87,20 +87,20 @@ def run(
     compute(
         runs,
         SweepSettings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ()), ray),
-        Console(),
+        new_console(),
     )
 
 
 def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
     """Return a run per method and seed; ``method`` may name several, separated by commas.
 
-    Options of one method, such as ``ess``, go to the methods that take them; one that none takes is an error.
+    Options of one method, such as ``ess``, apply to the methods that have them; an option that none has is an error.
     """
     methods = [name.strip() for name in str(settings.get("method", DEFAULT_METHOD)).split(",")]
     options = settings.keys() & option_keys().keys()
     taken = {key for name in methods for key in options_of(name)}
     if len(methods) > 1 and (unused := sorted(options - taken)):
-        raise InputError(f"{unused[0]} is no option of any of the methods {', '.join(methods)}")
+        raise InputError(f"{unused[0]} is not an option of any of the methods {', '.join(methods)}")
     first = Run.of({"seed": settings.get("seed")}).seed
     runs = []
     for name in methods:
@@ -111,7 +111,7 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
 
 
 def need_torch(command: str) -> None:
-    """Say which extra to install where torch is missing."""
+    """Raise an error that names the extra to install if torch is missing."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -119,10 +119,12 @@ def need_torch(command: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that torch does not have, before anything is computed."""
+    """Raise an error if torch does not have the device, before anything is computed."""
     import torch
 
     try:
+        if torch.device(device).type == "cpu" and device != "cpu":
+            raise InputError(f"device is {device!r}; there is one cpu: use cpu")
         torch.ones(1, device=device).item()  # which some devices that can be named cannot do
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); use cpu") from None
@@ -149,8 +151,8 @@ def compute(runs: Sequence[Run], settings: SweepSettings, console: Console) -> S
         console.print(f"[dim]Test accuracy and macro-F1 in %, mean ± std, at the round selected {rules}.")
         if any(Correction.RECOMMENDED in row.accuracy for row in rows):
             console.print(
-                "[dim]recommended: the last model, its last layer made for the target from what clients tell of their "
-                "features and of samples that they held out."
+                "[dim]recommended: the last model with a last layer for the target, computed from the clients' sums of "
+                "features and held-out samples."
             )
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
     warn_of_divergence(outcome.records, console)
@@ -159,7 +161,7 @@ def compute(runs: Sequence[Run], settings: SweepSettings, console: Console) -> S
 
 
 def _print_study(records: Sequence[Record], console: Console) -> None:
-    """Print what runs on a user's own clients are worth, in every way to use a model, and how sure that is."""
+    """Print the target accuracy of runs on a user's own clients, with every correction, and its uncertainty."""
     from fedpals.study.study import Study
 
     result = Study(tuple(records)).table()
@@ -179,22 +181,22 @@ def _print_study(records: Sequence[Record], console: Console) -> None:
         previous = method
     console.print(table)
     where = (
-        "estimated from samples that clients held out; the target has none" if result.estimated else "on test samples"
+        "estimated on the clients' held-out samples, without target samples" if result.estimated else "on test samples"
     )
     paired = ", paired difference ± standard error" if several else ""
     console.print(
         f"[dim]Target accuracy in %, {where}; mean ± std over seeds{paired}. Rounds are selected by the clients' "
-        "estimate; no target sample chooses anything.[/dim]"
+        "estimate; no target sample is used to choose anything.[/dim]"
     )
 
 
 def warn_of_divergence(records: Sequence[Record], console: Console) -> None:
-    """Name the runs that diverged: their numbers are of rounds before that."""
+    """Name the runs that diverged; their results are those of earlier rounds."""
     for record in records:
         if record.finished and (result := record.result()).diverged:
             console.print(
-                f"[bold yellow]diverged:[/] {record.run.name} after round {result.rounds}; its numbers are of the "
-                f"best round before. Try a smaller learning_rate than {record.run.plan.learning_rate:g}",
+                f"[bold yellow]diverged:[/] {record.run.name} after round {result.rounds}; its results are those "
+                f"of the best round before that. Try a smaller learning_rate than {record.run.plan.learning_rate:g}",
                 soft_wrap=True,
             )
 
@@ -208,11 +210,11 @@ def sweep_with_progress(runs: Sequence[Run], settings: SweepSettings, console: C
 
 
 def exit_unless_finished(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
-    """End the command, saying why, unless all runs are finished."""
+    """End the command with the reason, unless all runs are finished."""
     if len(outcome.failed) == len(runs) and not outcome.stopped:
         error = outcome.failed[min(outcome.failed)]
         if isinstance(error, InputError):
-            raise error  # not one run could be made of these settings
+            raise error  # no run is possible with these settings
     for position, error in sorted(outcome.failed.items()):
         console.print(f"[bold red]failed:[/] {escape(runs[position].name)}: {escape(str(error))}")
     if outcome.stopped:
@@ -268,7 +270,7 @@ def naming_file(config: Path | None, flags: Mapping[str, Any]) -> Iterator[None]
 
 
 def read_config(config: Path | None) -> dict[str, Any]:
-    """Return the keys of a TOML file; none where there is no file."""
+    """Return the keys of a TOML file; none without a file."""
     if config is None:
         return {}
     values = read_toml(config)

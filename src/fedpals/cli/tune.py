@@ -1,4 +1,4 @@
-"""`fedpals tune`: the effective sample size, chosen by what clients held out."""
+"""`fedpals tune`: choose the effective sample size by the clients' estimate of target accuracy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from fedpals.cli.flags import DATA, OUTPUT
@@ -23,6 +21,7 @@ from fedpals.cli.run import (
     read_config,
     sweep_with_progress,
 )
+from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.shift.evaluation import Correction
 
@@ -42,17 +41,17 @@ class Use(StrEnum):
 
 def tune(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help=CONFIG_HELP)] = None,
-    grid: Annotated[int, typer.Option(metavar="L", min=1, help="Equidistributed values of ESS besides 100 %.")] = 4,
-    correction: Annotated[Use, typer.Option(help="How the model will be used, hence what is compared.")] = Use.prior,
+    grid: Annotated[int, typer.Option(metavar="L", min=1, help="Evenly spaced values of ESS besides 100 %.")] = 4,
+    correction: Annotated[Use, typer.Option(help="How the model will be used and compared.")] = Use.prior,
     workers: Annotated[int, typer.Option(min=1, help="Processes.", rich_help_panel=OUTPUT)] = 1,
     out: Annotated[Path, typer.Option(help="Folder of runs.", rich_help_panel=OUTPUT)] = _OUT,
     data_folder: Annotated[
         Path | None,
         typer.Option(
-            help="Where to look for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
+            help="Folder to search for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda where there is one.", rich_help_panel=OUTPUT)] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, or cuda if available.", rich_help_panel=OUTPUT)] = "cpu",
     resume: Annotated[
         bool, typer.Option(help="Continue unfinished runs, or start them over.", rich_help_panel=OUTPUT)
     ] = True,
@@ -61,11 +60,11 @@ def tune(
     ] = 1,
     **flags: Any,
 ) -> None:
-    """Choose the ESS of FedPALS without a target sample: a run for each, compared by the clients' estimate."""
+    """Choose the ESS of FedPALS without target samples: one run per ESS, compared by the clients' estimate."""
     given = {key: value for key, value in flags.items() if value is not None}
     settings = {**read_config(config), **given}
     if settings.pop("seeds", 1) != 1:
-        raise InputError("seeds: every seed has clients of its own, hence an ESS of its own; give one --seed")
+        raise InputError("seeds: each seed has its own clients, and so its own best ESS; give one --seed")
     need_torch("fedpals tune")
     from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
     from fedpals.simulation.ess_search import best_candidate, candidate, ess_runs, unseen
@@ -74,7 +73,7 @@ def tune(
         check_device(device)
     with naming_file(config, given):
         runs = ess_runs(settings, grid, data_folder)
-    console = Console(highlight=False)
+    console = new_console()
     outcome = sweep_with_progress(
         runs, SweepSettings(out, workers, data_folder, device, resume, checkpoint_every), console
     )
@@ -84,19 +83,19 @@ def tune(
     console.print(_table(candidates, best))
     console.print(
         f"[dim]Target accuracy in %, {_MEANING[correction]}, at the round that the estimate selects. "
-        "Validation and test are the simulation's own truth: shown, not used.[/dim]",
+        "Validation and test accuracy are known only in a simulation: they are shown, but not used to choose.[/dim]",
     )
     labels, share = unseen(outcome.records[best])
     if labels:
         console.print(
-            f"[yellow]Nobody held out {escape(', '.join(labels))}, {share:.0%} of the target: "
-            "the estimate is about the rest alone.[/]",
+            f"[yellow]No client held out samples of {escape(', '.join(labels))}, {share:.0%} of the target: "
+            "the estimate covers only the other labels.[/]",
             soft_wrap=True,
         )
     chosen = {**given, "held_out": runs[best].knowledge.held_out, "ess": candidates[best].ess}
     chosen |= {key: value for key, value in (("out", out), ("data_folder", data_folder)) if value not in (None, _OUT)}
     command = ["fedpals", "run", *([str(config)] if config else []), *_flags(chosen)]
-    console.print(f"\nChosen: ESS {candidates[best].ess:.1%}. The run is finished; this shows it again:")
+    console.print(f"\nChosen: ESS {candidates[best].ess:.1%}. The run is finished; this command shows it again:")
     console.print(shlex.join(command), soft_wrap=True, markup=False)
 
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import fedpals
+from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.files import replacing, spreadsheet_safe
 from fedpals.labels import match
@@ -51,13 +51,16 @@ def weights(
     ],
     ess: Annotated[
         float | None,
-        typer.Option(help="Effective sample size to keep, as a fraction of all samples. Without a choice: 0.5."),
+        typer.Option(help="Effective sample size to keep, as a fraction of all samples; 0.5 by default."),
     ] = None,
     lam: Annotated[
-        float | None, typer.Option(help="λ of the paper's equation instead: 0 matches best, inf is FedAvg.")
+        float | None, typer.Option(help="Instead, λ of the paper's equation: 0 matches best, inf is FedAvg.")
     ] = None,
     grid: Annotated[
-        int | None, typer.Option(metavar="L", help="The trade-off instead: L equidistributed values of ESS.")
+        int | None,
+        typer.Option(
+            metavar="L", min=1, max=1000, help="Instead, show the trade-off at L evenly spaced values of ESS."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
     csv_file: Annotated[
@@ -80,11 +83,11 @@ def weights(
     ] = None,
     missing_is_zero: Annotated[
         bool,
-        typer.Option("--missing-is-zero", help="A label that TARGET.csv does not name has probability 0."),
+        typer.Option("--missing-is-zero", help="Labels that are not in TARGET.csv have probability 0."),
     ] = False,
     blank_is_zero: Annotated[
         bool,
-        typer.Option("--blank-is-zero", help="An empty cell of CLIENTS.csv is a count of 0."),
+        typer.Option("--blank-is-zero", help="Empty cells of CLIENTS.csv are counts of 0."),
     ] = False,
 ) -> None:
     """Aggregation weights for a target from label counts, and whether it is covered.
@@ -93,7 +96,7 @@ def weights(
     percentage, or count), or the labels above one row of numbers.
     """
     if sum(choice is not None for choice in (ess, lam, grid)) > 1:
-        raise InputError("--ess, --lam and --grid are three ways to say the same: give one of them")
+        raise InputError("--ess, --lam and --grid are alternatives; give only one of them")
     if plot is not None:
         check_figure_path(plot)
     if explore is not None:
@@ -121,11 +124,9 @@ def weights(
     if as_json:
         sys.stdout.write(json.dumps(_as_json(solutions), allow_nan=False) + "\n")
         return
-    console = Console()
-    if table.counted:
-        console.print(f"[dim]{escape(str(target))} holds counts; they were normalised to probabilities.[/dim]")
-    if table.percentages:
-        console.print(f"[dim]{escape(str(target))} holds percentages; they were divided by 100.[/dim]")
+    console = new_console()
+    if table.note:
+        console.print(f"[dim]{escape(table.note)}[/dim]", soft_wrap=True)
     if grid is None:
         _print_clients(console, solutions[0])
     _print_summary(console, solutions[0], tradeoff=solutions if grid is not None else ())
@@ -182,7 +183,7 @@ def _print_summary(console: Console, solution: Weights, tradeoff: Sequence[Weigh
     summary.add_row("target", coverage_sentence(solution))
     if not tradeoff:
         certificate = solution.certificate
-        note = " (the smallest there is: the best match keeps more than was asked for)" if solution.clamped else ""
+        note = " (the smallest possible: the best match keeps more than you asked for)" if solution.clamped else ""
         before, after = fedavg_mismatch(solution), mismatch(solution.target, solution.marginal)
         summary.add_row("wrong mix", f"for {after:.1%} of samples (FedAvg {before:.1%})")
         summary.add_row(

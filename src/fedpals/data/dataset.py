@@ -50,7 +50,7 @@ class ImageFiles:
             try:
                 with Image.open(path) as image:
                     square = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-            except OSError as error:
+            except (OSError, Image.DecompressionBombError) as error:
                 raise InputError(f"{path} cannot be read as an image ({error}); replace the file") from error
             batch[row] = np.asarray(square).transpose(2, 0, 1)
         return batch
@@ -84,7 +84,7 @@ class Dataset:
         _in_range(self.name, "label", self.y, len(self.labels))
         if len(set(self.labels)) < len(self.labels):
             twice = next(name for name in self.labels if self.labels.count(name) > 1)
-            raise InputError(f"{self.name}: the label name {twice!r} stands twice; every label needs its own")
+            raise InputError(f"{self.name}: the label name {twice!r} appears twice; give every label its own name")
         if self.domain is not None:
             if self.domain.shape != (samples,):
                 raise InputError(

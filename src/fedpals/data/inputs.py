@@ -11,6 +11,9 @@ import numpy.typing as npt
 from fedpals.errors import InputError
 from fedpals.labels import Indices
 
+_MOST_LABELS = 1_000_000
+"""Number of labels above which a number is hardly a label."""
+
 
 def as_samples(x: Any, what: str = "x") -> npt.NDArray[Any]:
     """Return samples as (n, d) float32 numbers, (n, C, H, W) uint8 images, or (n, C, H, W) float32.
@@ -29,7 +32,7 @@ def as_samples(x: Any, what: str = "x") -> npt.NDArray[Any]:
         raise InputError(f"{what} holds {values.dtype}; samples must be numbers, a row or an image each")
     if values.ndim == 3:
         values = values[:, None]
-    if values.ndim not in (2, 4):
+    if values.ndim not in (2, 4) or 0 in values.shape[1:]:
         raise InputError(
             f"{what} has shape {values.shape}; give (samples, columns), or (samples, channels, height, width)"
         )
@@ -67,12 +70,20 @@ def as_labels(y: Any, labels: Sequence[Any] | None, samples: int, what: str = "y
         if values.dtype.kind in "bui":
             if values.size and values.min() < 0:
                 raise InputError(f"{what} holds {values.min()}; labels are whole numbers from 0, or names")
-            return values.astype(np.int64), tuple(str(i) for i in range(int(values.max(initial=0)) + 1))
-        labels = sorted({str(value) for value in values})
+            largest = int(values.max(initial=0))
+            if largest >= _MOST_LABELS:
+                raise InputError(
+                    f"{what} holds {largest}; labels are whole numbers from 0 without large gaps, or names"
+                )
+            labels = range(largest + 1)
+        else:
+            labels = sorted({str(value) for value in values})
     names = tuple(str(label) for label in labels)
+    if len(names) < 2:
+        raise InputError(f"{what} has one label only, {', '.join(names)}; name all labels, two or more, with labels")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"labels: {twice!r} stands twice; every label needs its own name")
+        raise InputError(f"labels: {twice!r} appears twice; give every label its own name")
     if values.dtype.kind in "bui":
         outside = (values < 0) | (values >= len(names))
         if outside.any():

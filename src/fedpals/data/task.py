@@ -51,7 +51,7 @@ class Task(Settings):
 
     task: str = _DEFAULT
     """A known data set, or the path of a .npz or .csv file, or of a folder of images by label."""
-    clients: int | None = Field(default=None, ge=1, json_schema_extra=unset("10, iWildCam 100, PACS 3"))
+    clients: int | None = Field(default=None, ge=1, le=1_000_000, json_schema_extra=unset("10, iWildCam 100, PACS 3"))
     """How many clients. In sparsity and Dirichlet sampling the last of them is the target.
     PACS takes 2: a client per domain instead of the paper's three at random."""
     labels_per_client: int | None = Field(default=None, ge=1, json_schema_extra=unset("3"))
@@ -202,9 +202,10 @@ class Task(Settings):
     def _federate(self, data: Dataset) -> Federation:
         """Return the federation of the clients that the data name."""
         if data.domain is None:
+            given = [key for key in _KINDS["given"].keys if getattr(self, key) is not None]
             raise InputError(
-                f"{self.task} does not say which client a sample belongs to; give client_key (.npz), client_column "
-                "(CSV), or a folder client/label/image"
+                f"{', '.join(given)}: {self.task} does not say which client a sample belongs to; give client_key "
+                "(.npz), client_column (CSV), or a folder client/label/image"
             )
         target = self.target or self.target_client
         if target is None:
@@ -212,7 +213,10 @@ class Task(Settings):
                 f"{self.task}: T is missing; give target, a CSV file of labels and probabilities, or target_client, "
                 f"one of {', '.join(data.domains[:12])}"
             )
-        return federate(data, target, scale=self.scale or "standard", impute=self.impute)
+        try:
+            return federate(data, target, scale=self.scale or "standard", impute=self.impute)
+        except InputError as error:
+            raise InputError(f"{self.task}: {error}") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpals.engine.augmentation import augmented
 from fedpals.engine.flat_model import FlatModel
+from fedpals.engine.gradients import fastest
 from fedpals.engine.plan import Plan
 from fedpals.errors import InputError
 from fedpals.labels import Indices, Vector
@@ -110,25 +111,32 @@ def _features(model: FlatModel, x: Tensor, y: Tensor) -> tuple[Vector, Indices]:
 
 def batches(
     x: Tensor, y: Tensor, plan: Plan, rng: np.random.Generator, *, smallest: int = 1
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the samples of each step: shuffled epochs, cut into batches; the last of an epoch may be short.
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield samples, labels, and which of them a step takes: shuffled epochs, cut into batches; the last may be short.
 
-    A rest of fewer than ``smallest`` samples goes to the batch before it.
+    A rest of fewer than ``smallest`` samples goes to the batch before it. Samples are copied only to be augmented.
     """
     step = 0
+    starts = [start for start in range(0, len(y), plan.batch_size) if start == 0 or len(y) - start >= smallest]
     for _ in range(plan.epochs) if plan.steps is None else count():
-        order = torch.from_numpy(rng.permutation(len(y))).to(x.device)
-        shuffled_x, shuffled_y = _augmented(x[order], plan, rng), y[order]  # gathered once: a batch is a mere slice
-        starts = [start for start in range(0, len(y), plan.batch_size) if start == 0 or len(y) - start >= smallest]
+        rows = torch.from_numpy(rng.permutation(len(y))).to(x.device)
+        inputs, labels = x, y
+        if plan.augment is not None:
+            inputs, labels, rows = augmented(x[rows], plan.augment, rng), y[rows], _all_rows(x)
         for start, end in zip(starts, [*starts[1:], len(y)], strict=True):
             if step == plan.steps:
                 return
-            yield shuffled_x[start:end], shuffled_y[start:end]
+            yield inputs, labels, rows[start:end]
             step += 1
 
 
-def _augmented(x: Tensor, plan: Plan, rng: np.random.Generator) -> Tensor:
-    return x if plan.augment is None else augmented(x, plan.augment, rng)
+def _whole_batch(x: Tensor, y: Tensor, plan: Plan, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield one step that takes all samples."""
+    yield x if plan.augment is None else augmented(x, plan.augment, rng), y, _all_rows(x)
+
+
+def _all_rows(x: Tensor) -> Tensor:
+    return torch.arange(len(x), device=x.device)
 
 
 def local_update(
@@ -168,16 +176,16 @@ def local_update(
     correction = rule.correction(server, client, anchor)
     take_step = _OPTIMIZERS[plan.optimizer](weights, plan)
     smallest = 2 if model.normalises_batches else 1  # one sample has no variance that a batch could be normalised by
+    loss_and_gradient = fastest(model, rule, marginal, x)
+    steps_of = _whole_batch(x, y, plan, rng) if rule.full_batch else batches(x, y, plan, rng, smallest=smallest)
     losses = []
-    steps_of = batches(x, y, plan, rng, smallest=smallest)
-    for inputs, labels in [(_augmented(x, plan, rng), y)] if rule.full_batch else steps_of:
-        loss = cross_entropy(rule.adjust_logits(model.network(inputs), marginal), labels)
-        gradient = model.gradient(loss)
+    for inputs, labels, rows in steps_of:
+        loss, gradient = loss_and_gradient(inputs, labels, rows)
         rule.adjust_gradient(gradient, weights, anchor, correction)
         if plan.clip_norm is not None:
             gradient.mul_((plan.clip_norm / gradient.norm().clamp(min=1e-12)).clamp(max=1.0))
         take_step(gradient)
-        losses.append(loss.detach())
+        losses.append(loss)
     steps = len(losses)
     state = rule.client_state(correction, client, anchor, weights, steps, plan.learning_rate)
     return Update(model.vector.clone(), float(torch.stack(losses).double().mean()), steps, state)

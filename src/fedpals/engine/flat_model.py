@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from fedpals.labels import Vector
+from fedpals.models.compiled.network import SmallCNN
+
+if TYPE_CHECKING:
+    from fedpals.models.compiled.kernel import Kernel
 
 _EVALUATION_BATCH = 512
 
@@ -39,6 +44,12 @@ class FlatModel:
         """Whether a layer in training mode needs more than one sample at a time."""
         return any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in self.network.modules())  # noqa: SLF001
 
+    @property
+    def hooked(self) -> bool:
+        """Whether somebody wants to be called when a layer computes, so that the layers must."""
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        return any(getattr(module, name) for module in self.network.modules() for name in hooks)
+
     def load(self, vector: Tensor) -> None:
         """Copy ``vector`` into the network."""
         self.vector.copy_(vector)
@@ -47,14 +58,25 @@ class FlatModel:
         """Return ∂loss/∂parameters as a flat vector in the order of ``vector``."""
         return torch.cat([_flat(g) for g in torch.autograd.grad(loss, self.parameters)])
 
+    def kernel(self, x: Tensor) -> Kernel | None:
+        """Return what computes the network faster than torch for samples like ``x``; None where nothing does."""
+        network, all_trained = self.network, self.trained == len(self.vector)
+        if type(network) is SmallCNN and all_trained and not self.hooked and network.is_compiled_for(x, self.vector):
+            return network.kernel()
+        return None
+
     def logits(self, x: Tensor) -> Tensor:
         """Return the network's output for all samples, (n, K), without gradients."""
         self.network.eval()
+        if kernel := self.kernel(x):
+            return kernel.logits(self.vector, x)
         with torch.inference_mode():
             return torch.cat([self.network(part) for part in _parts(x)])
 
     def features(self, x: Tensor) -> Tensor | None:
         """Return what the last layer sees of all samples, (n, d); None where it is not linear with a bias."""
+        if kernel := self.kernel(x):
+            return kernel.features(self.vector, x)
         found = self._last_linear()
         if found is None:
             return None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 from scipy.special import log_softmax
-from scipy.stats import rankdata
 
 from fedpals.labels import Indices, Vector
 from fedpals.shift import Tally, target_accuracy, target_loss
@@ -130,9 +130,9 @@ def auc_and_error(y: Indices, logits: Vector) -> Estimated | None:
     if not (positive.size and negative.size) or np.isnan(scores).any():
         return None
     m, n = positive.size, negative.size
-    ranks = rankdata(np.concatenate([positive, negative]))
-    above = (ranks[:m] - rankdata(positive)) / n  # share of negatives below each positive, ties by half
-    below = 1.0 - (ranks[m:] - rankdata(negative)) / m
+    ranks = scipy.stats.rankdata(np.concatenate([positive, negative]))
+    above = (ranks[:m] - scipy.stats.rankdata(positive)) / n  # share of negatives below each positive, ties by half
+    below = 1.0 - (ranks[m:] - scipy.stats.rankdata(negative)) / m
     variance = _variance(above) / m + _variance(below) / n
     return Estimated(float(above.mean()), _finite(math.sqrt(variance)))
 

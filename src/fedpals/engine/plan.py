@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedpals.config import Settings, unset
 from fedpals.errors import InputError
@@ -39,6 +39,12 @@ class Plan(Settings):
     """How the learning rate falls over the rounds: linear or cosine, to 0 after the last."""
     augment: Augmentation | None = Field(default=None, json_schema_extra=unset("no change"))
     """Change images at random in every epoch: shift moves them by up to 2 pixels, flip also mirrors them."""
+
+    @model_validator(mode="after")
+    def _momentum_is_of_sgd(self) -> Plan:
+        if self.momentum is not None and self.optimizer != "sgd":
+            raise InputError(f"momentum is {self.momentum}, which {self.optimizer} does not use; leave it out")
+        return self
 
     def at(self, round_number: int, rounds: int | None) -> Plan:
         """Return the plan of a round out of so many: its learning rate follows the schedule.

@@ -201,9 +201,9 @@ class Server:
         return self.method.rule.server_state(self.state.server, changes, like), new
 
     def _learn(self, participants: Indices, losses: Losses) -> Vector | None:
-        """Return the weighting's state after the participants have told their losses."""
-        told = dict(zip(participants.tolist(), losses(participants.tolist()), strict=True))
-        finite = {i: loss for i, loss in told.items() if math.isfinite(loss)}
+        """Return the weighting's state after the participants have reported their losses."""
+        reported = zip(participants.tolist(), losses(participants.tolist()), strict=True)
+        finite = {i: loss for i, loss in reported if math.isfinite(loss)}
         if not finite:
             return self.state.weighting
         rows = np.array(list(finite), dtype=np.int64)

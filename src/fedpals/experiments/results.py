@@ -4,7 +4,7 @@ experiment.toml   the definition of the experiment
 runs.jsonl        a line per reported run
 tuning.jsonl      a line per tuning run
 cases.json        the cases whose counts come from files
-provenance.json   command, version and date
+provenance.json   command, versions and date
 
 A run in these files is finished and is never computed again.
 """
@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from fedpals.engine import KERNEL_VERSION
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case
 from fedpals.experiments.experiment import Experiment, PlannedRun, Point
@@ -233,6 +234,7 @@ class Results:
             "command": command,
             "scale": scale,
             "version": version("fedpals"),
+            "kernel": KERNEL_VERSION,
             "python": platform.python_version(),
             "torch": version("torch"),
             "numpy": version("numpy"),

@@ -29,7 +29,7 @@ _NOISY_COUNTS = "fedpals.noisycounts"
 
 
 def add_labelcounts(app: ClientApp, counts: Callable[[Context], npt.ArrayLike]) -> None:
-    """Let ``app`` tell the server how many training samples of each label it has.
+    """Let ``app`` send the server its number of training samples of each label.
 
     ``counts`` returns K whole numbers, in the order of the target's labels, such as
     ``np.bincount(labels, minlength=K)``.

@@ -64,7 +64,7 @@ def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float
     if math.isfinite(accuracy.standard_error):
         metrics["target_accuracy_standard_error"] = accuracy.standard_error
     _log.info(
-        "round %d: target accuracy %.1f ± %.1f %%, estimated by %d clients that have %.1f %% of the target's labels",
+        "round %d: target accuracy %.1f ± %.1f %%, estimated by %d clients whose labels cover %.1f %% of the target",
         state.round,
         100 * accuracy.value,
         100 * accuracy.standard_error,

@@ -61,7 +61,7 @@ class FedProx(_NamedStrategy):
 
 
 class SCAFFOLD(_NamedStrategy):
-    """Control variates take the client drift out of every local step; the server's step is ``server_step``."""
+    """Control variates correct every local step for client drift; the server's step is ``server_step``."""
 
     method_name = "scaffold"
 

@@ -47,7 +47,7 @@ class LabelAware(strategy.FedAvg):
     wait
         Seconds to wait for ``min_available_nodes`` before `TooFewNodesError` is raised.
     max_samples
-        Largest number of samples that a client counts for, whatever it claims.
+        Largest number of samples that a client can count for.
     server_momentum
         Share of its last step that the global model repeats in every round.
     averaging
@@ -121,14 +121,14 @@ class LabelAware(strategy.FedAvg):
         return heldout.tally(self._started_session("tally"))
 
     def check(self) -> Homogeneity:
-        """Test, with the clients' last tallies, whether they differ by their labels alone."""
+        """Test, with the clients' last tallies, whether they differ only in their labels."""
         return heldout.check(self._started_session("check"), self.seed)
 
     def with_gaussian_head(self) -> tuple[ArrayRecord, Head]:
         """Ask the participants for sums of features; return the model with the Gaussian head as its last layer.
 
-        The head itself is needed only if no client has some label of the target: its ``stands_for`` then says which
-        outputs mean that label, and it maps features to logits that the arrays alone cannot give.
+        The head itself is needed only if no client has some label of the target: its ``stands_for`` then gives the
+        label that each output predicts, and it maps features to logits that the arrays alone cannot give.
         """
         return heldout.with_gaussian_head(*self._query_arguments("with_gaussian_head"))
 

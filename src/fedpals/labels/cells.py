@@ -35,16 +35,16 @@ class Sheet:
         return value
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file; a byte-order mark is removed."""
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; give the path of a CSV file") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder; give the path of a CSV file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); save it as UTF-8 CSV") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error}); give the path of a CSV file") from None
 
 
 def delimiter_of(text: str) -> str:
@@ -57,9 +57,12 @@ def delimiter_of(text: str) -> str:
     return next((d for d in "\t;," if d in first), ",")
 
 
-def read_sheet(path: Path, text: str | None = None) -> Sheet:
-    """Read the cells of a CSV file, stripped; separated by comma, semicolon or tab."""
-    text = read_text(path) if text is None else text
+def read_sheet(path: Path, content: bytes | None = None) -> Sheet:
+    """Read the cells of a CSV file, stripped; separated by comma, semicolon or tab. A byte-order mark is removed."""
+    try:
+        text = (read_bytes(path) if content is None else content).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: cannot be read as text ({error}); save it as UTF-8 CSV") from None
     delimiter = delimiter_of(text)
     rows: list[list[str]] = []
     lines: list[int] = []

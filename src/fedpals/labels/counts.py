@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +26,8 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 17
 """Entries of a row block: one megabyte, so that a block stays in the processor's cache."""
+_TOO_LARGE = 2.0**53
+"""A client has fewer samples than this. Below it float64 holds every whole number; above it sums would be rounded."""
 
 
 def row_blocks(rows: int, columns: int, entries: int = _BLOCK) -> Iterator[slice]:
@@ -57,13 +60,13 @@ class LabelCounts:
         clients: Sequence[str] | None = None,
         labels: Sequence[str] | None = None,
     ) -> LabelCounts:
-        """Validate ``counts``: a numpy array, nested lists or a scipy sparse matrix, M×K.
+        """Validate ``counts``, M×K: an array, what converts to one (lists, a pandas table), or a scipy sparse matrix.
 
         Raises
         ------
         InputError
-            For negative, fractional, NaN or infinite counts, rows of different lengths, no clients, or
-            only empty clients; names row, label and value.
+            For negative, fractional, NaN or infinite counts, clients with 2⁵³ samples or more, rows of different
+            lengths, no clients, or only empty clients; names row, label and value.
 
         >>> LabelCounts.of([[3, 1], [0, 4]]).marginals.tolist()
         [[0.75, 0.25], [0.0, 1.0]]
@@ -75,21 +78,22 @@ class LabelCounts:
             raise InputError(
                 f"counts must be a table with one client per row and one label per column, not {table.ndim}-D"
             )
+        if table.size and table.dtype.kind not in "buif":
+            raise InputError(f"counts must be numbers, not {table.dtype}")
         rows, columns = table.shape
         if rows == 0 or columns == 0:
             raise InputError(f"counts is {rows}×{columns}: it needs at least one client and one label")
         clients = _names(clients, rows, "client names", "row")
         labels = _names(labels, columns, "label names", "column")
         try:
-            table, sizes = _from_sparse(table) if sparse.issparse(table) else _from_dense(table)
-        except _BadCount as error:
+            table, sizes = _validated(table)
+        except _InvalidCount as error:
             client = clients[error.row] if clients else f"row {error.row}"
+            if error.column is None:
+                raise InputError(f"counts: client {client!r}, all labels: {error}") from None
             label = labels[error.column] if labels else f"column {error.column}"
-            raise InputError(
-                f"counts: client {client!r}, label {label!r}: {error.value:g} {error.reason}; "
-                "label counts must be whole numbers ≥ 0"
-            ) from None
-        if not sizes.any():
+            raise InputError(f"counts: client {client!r}, label {label!r}: {error}") from None
+        if sizes[sizes.argmax()] == 0:
             raise InputError(f"all {rows} clients are empty: at least one must have samples")
         return cls(table, sizes, clients, labels)
 
@@ -130,7 +134,8 @@ class LabelCounts:
         sizes = self.sizes[rows.astype(np.intp) if rows.size == 0 else rows]
         if not sizes.any():
             raise InputError(f"none of the {sizes.size} participants has samples")
-        names = self.clients and tuple(np.asarray(self.clients, dtype=object)[rows])
+        indices = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        names = self.clients and tuple(self.clients[i] for i in indices.tolist())
         return LabelCounts(self.table[rows], sizes, names, self.labels)
 
     def with_labels(self, absent: Sequence[str]) -> LabelCounts:
@@ -144,13 +149,31 @@ class LabelCounts:
         return replace(self, table=table, labels=(*(self.labels or ()), *absent))
 
 
-class _BadCount(Exception):  # noqa: N818 -- never leaves this module
-    """An invalid count, raised where the names of its row and column are not available."""
+class _InvalidCount(Exception):  # noqa: N818 -- never leaves this module
+    """A value that is no count, raised where names are not known; its ``column`` is None if it is a client's size."""
 
-    def __init__(self, row: int, column: int, value: float) -> None:
-        self.row, self.column, self.value = row, column, value
-        finite = math.isfinite(value)
-        self.reason = "is not a finite number" if not finite else "is negative" if value < 0 else "is fractional"
+    def __init__(self, row: int, column: int | None, value: float) -> None:
+        self.row, self.column = row, column
+        remedy = "label counts must be whole numbers ≥ 0"
+        if not math.isfinite(value):
+            reason = "is not a finite number"
+        elif value < 0:
+            reason = "is negative"
+        elif value < _TOO_LARGE:
+            reason = "is fractional"
+        else:
+            reason = "is too large to be counted exactly"
+            remedy = "a client may have up to 2⁵³ (9·10¹⁵) samples: count in larger units, for instance thousands"
+        super().__init__(f"{value:g} {reason}; {remedy}")
+
+
+def _validated(counts: Any) -> tuple[Matrix, Vector]:
+    """Return counts as float64 and the clients' sizes, all of them exact."""
+    table, sizes = _from_sparse(counts) if sparse.issparse(counts) else _from_dense(counts)
+    largest = int(sizes.argmax())
+    if sizes[largest] >= _TOO_LARGE:
+        raise _InvalidCount(largest, None, float(sizes[largest]))
+    return table, sizes
 
 
 def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
@@ -167,34 +190,37 @@ def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
         part[...] = source[block]
         if is_int64:
             continue
-        if not (part.min() >= 0 and (is_integer or (np.isfinite(part.max()) and (part == np.floor(part)).all()))):
+        if not (part.min() >= 0 and part.max() < _TOO_LARGE and (is_integer or (part == np.floor(part)).all())):
             raise _first_invalid(part, block.start)
     sizes = table @ np.ones(columns)
-    if is_int64 and sizes.max() >= 2.0**63 and counts.min() < 0:
-        raise _first_invalid(counts.astype(np.float64))
+    if is_int64 and sizes[sizes.argmax()] >= _TOO_LARGE:
+        values = counts.astype(np.float64)
+        if _is_invalid(values).any():
+            raise _first_invalid(values)
     return table, sizes
 
 
-def _first_invalid(values: Vector, start: int = 0) -> _BadCount:
+def _first_invalid(values: Vector, start: int = 0) -> _InvalidCount:
     """Return the first of ``values`` that is not a valid count; rows are numbered from ``start``."""
     row, column = divmod(int(np.argmax(_is_invalid(values))), values.shape[1])
-    return _BadCount(start + row, column, float(values[row, column]))
+    return _InvalidCount(start + row, column, float(values[row, column]))
 
 
 def _from_sparse(counts: Any) -> tuple[sparse.csr_array, Vector]:
-    table = sparse.csr_array(counts, dtype=np.float64, copy=True)
+    # float64 first: entries for the same place are added, and a sum can be too large for the type of its terms.
+    table = sparse.csr_array(counts.astype(np.float64))
     table.sum_duplicates()
     data = table.data
     invalid = _is_invalid(data)
     if invalid.any():
         index = int(np.argmax(invalid))
         row = int(np.searchsorted(table.indptr, index, side="right")) - 1
-        raise _BadCount(row, int(table.indices[index]), float(data[index]))
+        raise _InvalidCount(row, int(table.indices[index]), float(data[index]))
     return table, np.asarray(table @ np.ones(table.shape[1]))
 
 
 def _is_invalid(values: Vector) -> npt.NDArray[np.bool_]:
-    return np.asarray(~((values >= 0) & np.isfinite(values) & (values == np.floor(values))))
+    return np.asarray(~((values >= 0) & (values < _TOO_LARGE) & (values == np.floor(values))))
 
 
 def _as_array(counts: Any) -> npt.NDArray[Any]:
@@ -206,9 +232,19 @@ def _as_array(counts: Any) -> npt.NDArray[Any]:
         raise InputError(
             f"counts: row {odd} has {lengths[odd]} labels but row 0 has {lengths[0]}; every client needs all labels"
         ) from None
-    if table.size and table.dtype.kind not in "buif":
-        raise InputError(f"counts must be numbers, not {table.dtype}")
+    if isinstance(counts, np.ma.MaskedArray) and np.ma.is_masked(counts):
+        raise InputError("counts has masked entries; fill them, for instance with counts.filled(0)")
+    if table.dtype == object and all(isinstance(count, Real) for count in table.flat):
+        return np.array([_as_float(count) for count in table.flat]).reshape(table.shape)
     return table
+
+
+def _as_float(count: Real) -> float:
+    """Return a Python number as float64; ∞ for an integer beyond its range."""
+    try:
+        return float(count)
+    except OverflowError:
+        return math.inf
 
 
 def _names(names: Sequence[str] | None, expected: int, what: str, unit: str) -> tuple[str, ...] | None:

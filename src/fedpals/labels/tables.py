@@ -12,15 +12,15 @@ import numpy as np
 from fedpals.errors import InputError
 from fedpals.labels.cells import (
     Sheet,
-    delimiter_of,
     is_percentage,
     last_digit,
     looks_like_header,
     parse_number,
+    read_bytes,
     read_sheet,
-    read_text,
 )
 from fedpals.labels.counts import LabelCounts, Vector
+from fedpals.labels.plain_csv import read_plain
 
 _NAME_HEADERS = {
     "",
@@ -40,14 +40,17 @@ _NAME_HEADERS = {
 """Lower-case titles of a first column that names clients even if its cells are numbers."""
 _SUM_HEADERS = {"total", "sum", "all", "n", "samples", "count", "counts"}
 """Lower-case titles of a column that is not a label if it has the sums of the others."""
-_CHUNK_ROWS = 20_000
-"""Number of rows of a large file that are parsed at a time."""
+_EXACT = 1e-9
+"""Difference of a sum from 1 that floating-point numbers explain."""
+_MOST_ROUNDING = 0.02
+"""Largest difference of a target's sum from 1 that counts as rounding, however few digits are printed."""
 
 
 @dataclass(frozen=True)
 class TargetTable:
     """A target marginal by label name, as read from a file."""
 
+    path: Path
     shares: dict[str, float]
     """Probability of each label; they sum to 1 up to ``tolerance``."""
     tolerance: float
@@ -56,6 +59,18 @@ class TargetTable:
     """Whether the file has counts, which were normalised."""
     percentages: bool = False
     """Whether the file has percentages, which were divided by 100."""
+
+    @property
+    def note(self) -> str | None:
+        """What was done to the numbers of the file, if anything, for its user to know."""
+        if self.counted:
+            return f"{self.path} holds counts; they were normalised to probabilities."
+        total = sum(self.shares.values())
+        form = "percentages" if self.percentages else "probabilities"
+        if abs(total - 1.0) > _EXACT:
+            shown = f"{100 * total:.9g} %" if self.percentages else f"{total:.9g}"
+            return f"{self.path} holds {form} that sum to {shown} because of rounding; they were divided by their sum."
+        return f"{self.path} holds percentages; they were divided by 100." if self.percentages else None
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -70,11 +85,13 @@ def read_counts(path: Path, *, blank_is_zero: bool = False) -> LabelCounts:
     The first column has client names if its title says so (client, store, id, …), if it is empty, or if any of its
     cells is not a number; otherwise clients are named by their number. With ``blank_is_zero``, an empty cell is a 0.
     """
-    text = read_text(path)
-    counts = _read_fast(path, text)
-    if counts is not None:
-        return counts
-    sheet = read_sheet(path, text)
+    content = read_bytes(path)
+    plain = read_plain(content)
+    if plain is not None and plain[0][0].lower() in _NAME_HEADERS:
+        (_, *labels), clients, values = plain
+        del content, plain  # the table may be large
+        return _make_counts(path, values, clients, labels)
+    sheet = read_sheet(path, content)
     header, rows = sheet.rows[0], sheet.rows[1:]
     for number, row in enumerate(rows, 1):
         if len(row) != len(header):
@@ -122,27 +139,29 @@ def read_target(path: Path, labels: Sequence[str] | None = None) -> TargetTable:
     if any(signs) and not all(signs):
         row, cell = next((row, cell) for row, cell in cells.values() if not is_percentage(cell))
         raise InputError(f"{sheet.place(row)}: {cell!r} has no percent sign, others have; use it for all or none")
-    # The error of each printed number is at most half of its last digit.
-    tolerance = 1e-9 + sum(0.5 * last_digit(cell) for cell in texts)
+    # The error of each printed number is at most half of its last digit; numbers that are 0 or 1 were not rounded.
+    rounded = [cell for cell, value in zip(texts, values.values(), strict=True) if value not in (0.0, 1.0)]
+    rounding = sum(0.5 * last_digit(cell) for cell in rounded)
     all_integers = all(value == int(value) for value in values.values())
-    if all(signs) or (not all_integers and abs(total - 100.0) <= tolerance < 50.0):
+    tolerance = _EXACT + min(rounding, 100 * _MOST_ROUNDING)
+    if all(signs) or (not all_integers and abs(total - 100.0) <= tolerance):
         if abs(total - 100.0) > tolerance:
             raise InputError(
                 f"{path}: the percentages sum to {total:.9g}, which rounding does not explain; "
                 "give all labels, or counts"
             )
         return TargetTable(
-            {label: v / 100 for label, v in values.items()}, tolerance / 100, counted=False, percentages=True
+            path, {label: v / 100 for label, v in values.items()}, tolerance / 100, counted=False, percentages=True
         )
     if all_integers and total != 1:
-        return TargetTable({label: value / total for label, value in values.items()}, 1e-9, counted=True)
-    rounding = 1e-9 + sum(0.5 * last_digit(cell) for cell in texts if parse_number(cell) not in (0.0, 1.0))
-    if abs(total - 1.0) > rounding:
+        return TargetTable(path, {label: value / total for label, value in values.items()}, _EXACT, counted=True)
+    tolerance = _EXACT + min(rounding, _MOST_ROUNDING)
+    if abs(total - 1.0) > tolerance:
         raise InputError(
             f"{path}: the probabilities sum to {total:.9g}, which rounding does not explain; "
             "give all labels, with more digits, or give counts"
         )
-    return TargetTable(values, rounding, counted=False)
+    return TargetTable(path, values, tolerance, counted=False)
 
 
 def _long_target(sheet: Sheet) -> dict[str, tuple[int, str]]:
@@ -181,40 +200,6 @@ def _wide_target(sheet: Sheet, labels: Sequence[str] | None) -> dict[str, tuple[
 def _has_names(header: Sequence[str], column: Sequence[str], sheet: Sheet) -> bool:
     comma = sheet.decimal_comma
     return header[0].lower() in _NAME_HEADERS or any(parse_number(c, decimal_comma=comma) is None for c in column)
-
-
-def _read_fast(path: Path, text: str) -> LabelCounts | None:
-    """Read a large plain file fast: no quotes, one separator, names first; return None for any other file."""
-    head, _, body = text.partition("\n")
-    delimiter = delimiter_of(text)
-    if delimiter != "," or len(body) < 1 << 20 or '"' in text:
-        return None
-    header = [name.strip() for name in head.split(",")]
-    if header[0].lower() not in _NAME_HEADERS or len(header) < 2:
-        return None
-    lines = [line for line in body.splitlines() if line]
-    clients: list[str] = []
-    values = np.empty((len(lines), len(header) - 1))
-    for start in range(0, len(lines), _CHUNK_ROWS):
-        part = lines[start : start + _CHUNK_ROWS]
-        if any(line.count(",") != len(header) - 1 for line in part):
-            return None
-        pairs = [line.split(",", 1) for line in part]
-        clients += [name.strip() for name, _ in pairs]
-        numbers = _parse_numbers(",".join(rest for _, rest in pairs))
-        if numbers is None or numbers.size != values[start : start + len(part)].size:
-            return None
-        values[start : start + len(part)] = numbers.reshape(len(part), -1)
-    return _make_counts(path, values, clients, header[1:])
-
-
-def _parse_numbers(text: str) -> Vector | None:
-    """Return numbers separated by commas; None if one of them is not a number."""
-    cells = text.split(",")
-    try:
-        return np.array(cells, dtype=np.float64)
-    except ValueError:
-        return None
 
 
 def _make_counts(path: Path, values: Vector, clients: list[str], labels: list[str]) -> LabelCounts:

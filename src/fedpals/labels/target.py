@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -30,8 +29,8 @@ def as_target(target: npt.ArrayLike, counts: LabelCounts, *, tolerance: float = 
         raise InputError(
             f"target has shape {values.shape} but the clients have {columns} labels; it needs one probability per label"
         )
-    if not (values.min() >= 0 and values.max() < math.inf):
-        index = int(np.argmax(~(np.isfinite(values) & (values >= 0))))
+    if not (values.min() >= 0 and values.max() < 1e300):  # a sum of larger ones could overflow
+        index = int(np.argmax(~((values >= 0) & (values < 1e300))))
         raise InputError(f"target: label {counts.label(index)!r}: {values[index]:g} is not a probability")
     total = float(values.sum())
     if abs(total - 1.0) > tolerance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ class Agnostic(Weighting):
 
     name: ClassVar[str] = "agnostic"
     needs_losses: ClassVar[bool] = True
-    mixture_step: float = option(0.1, "Step size of AFL's mixture", gt=0)
+    mixture_step: float = option(0.1, "Step size of AFL's mixture", gt=0, lt=math.inf)
 
     def start(self, counts: LabelCounts) -> Vector | None:
         """q = n/N."""

@@ -31,7 +31,14 @@ class LogitAdjusted(ClientRule):
 
     def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
         """Add τ log S_i."""
-        return logits + self.adjustment * marginal.clamp(min=self.label_floor).log()
+        return logits + self._offset(marginal)
+
+    def logit_map(self, marginal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the factor 1 and the offset τ log S_i."""
+        return marginal.new_ones(marginal.shape), self._offset(marginal)
+
+    def _offset(self, marginal: Tensor) -> Tensor:
+        return self.adjustment * marginal.clamp(min=self.label_floor).log()
 
     def learned_prior(self, mix: Vector) -> Vector:
         """p_α(y)^(1 − τ): uniform at τ = 1 over the labels that anybody has."""

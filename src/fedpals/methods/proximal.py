@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +18,7 @@ class Proximal(ClientRule):
     """Adds μ/2 ‖w − w_t‖², squared, to the client's loss."""
 
     name: ClassVar[str] = "proximal"
-    proximal_weight: float = option(0.01, "μ of FedProx", ge=0)
+    proximal_weight: float = option(0.01, "μ of FedProx", ge=0, lt=math.inf)
 
     def adjust_gradient(self, gradient: Tensor, vector: Tensor, start: Tensor, correction: Tensor | None) -> None:
         """∇ += μ (w − w_t)."""

@@ -22,4 +22,11 @@ class RestrictedSoftmax(ClientRule):
 
     def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
         """Multiply the logits of absent labels by the factor."""
-        return logits * (marginal > 0).float().clamp(min=self.absent_factor)
+        return logits * self._factor(marginal)
+
+    def logit_map(self, marginal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the factor and the offset 0."""
+        return self._factor(marginal), marginal.new_zeros(marginal.shape)
+
+    def _factor(self, marginal: Tensor) -> Tensor:
+        return (marginal > 0).float().clamp(min=self.absent_factor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpals.labels import Vector
 
@@ -27,6 +27,22 @@ class ClientRule:
         """Change the logits, (batch, K), before the loss; ``marginal`` is the client's own S_i, (K,)."""
         del marginal
         return logits
+
+    def logit_map(self, marginal: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return factor and offset, (K,) both, so that `adjust_logits` is factor · logits + offset; None if it is not.
+
+        With them, some networks compute loss and gradient at once; without, torch differentiates the loss. A
+        subclass that overrides `adjust_logits` alone returns None.
+        """
+        return marginal.new_ones(marginal.shape), marginal.new_zeros(marginal.shape)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        map_owner, logits_owner = (
+            next(c for c in cls.__mro__ if name in vars(c)) for name in ("logit_map", "adjust_logits")
+        )
+        if not issubclass(map_owner, logits_owner):  # the map is that of another adjust_logits
+            cls.logit_map = _no_logit_map  # type: ignore[method-assign]
 
     def learned_prior(self, mix: Vector) -> Vector:
         """Return the label marginal, up to a factor, that a model has built in after training on the ``mix`` p_α."""
@@ -62,3 +78,8 @@ class ClientRule:
         """Return the new global vector from the old one and the weighted average of the clients'."""
         del start
         return average
+
+
+def _no_logit_map(self: ClientRule, marginal: Tensor) -> None:
+    """Say that `adjust_logits` may be anything."""
+    del self, marginal

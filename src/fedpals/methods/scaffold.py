@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,7 +23,7 @@ class Scaffold(ClientRule):
     """
 
     name: ClassVar[str] = "scaffold"
-    server_step: float = option(1.0, "Server step size of SCAFFOLD", gt=0)
+    server_step: float = option(1.0, "Server step size of SCAFFOLD", gt=0, lt=math.inf)
     """η_g: the global parameters move so far towards the weighted average of the clients'."""
 
     def correction(self, server: Tensor | None, client: Tensor | None, like: Tensor) -> Tensor | None:

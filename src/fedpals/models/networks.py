@@ -22,6 +22,7 @@ from torch import nn
 from fedpals import rng
 from fedpals.errors import InputError
 from fedpals.models.backbones import BACKBONES, FineTuned, checkpoint, pretrained
+from fedpals.models.compiled.network import SmallCNN
 
 Shape: TypeAlias = tuple[int, ...]
 """Shape of one sample: (C, H, W) or (d,)."""
@@ -125,30 +126,13 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         raise InputError(
             f"cnn takes images (C, H, W) of at least 4×4; the samples are {_format_shape(shape)}: use logistic or head"
         )
-    # Imported here, because its compiler takes a second to load.
-    from fedpals.models.compiled.convolutions import FusedConvolutions
-
-    channels, *sides = shape
-    padding = 2 if min(sides) < 16 else 0
-    for _ in range(2):
-        sides = [(side + 2 * padding - 4) // 2 for side in sides]
-    return nn.Sequential(
-        FusedConvolutions(nn.Conv2d(channels, 6, 5, padding=padding), nn.Conv2d(6, 16, 5, padding=padding)),
-        nn.Flatten(),
-        nn.Linear(16 * math.prod(sides), 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, classes),
-    )
+    return SmallCNN(shape, classes)
 
 
 def _initialise(layers: Layers, shape: Shape, classes: int, generator: torch.Generator) -> nn.Module:
     """Build a network with parameters from torch's default distributions, drawn from ``generator``."""
-    # torch's constructors draw from the global generator; on the meta device they draw nothing.
-    with torch.device("meta"):
+    with torch.random.fork_rng(devices=[]):  # torch's constructors draw from the global generator
         network = layers(shape, classes)
-    network.to_empty(device="cpu")
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)

@@ -16,7 +16,7 @@ _LOW_ESS = 0.25
 _NAMED_LABELS = 3
 """Number of labels named in a sentence."""
 
-ESS_MEANING = "that many samples, all weighted equally, would give as steady a model"
+ESS_MEANING = "as noisy as training on that many equally weighted samples"
 
 
 def mismatch(target: Vector, marginal: Vector) -> float:
@@ -65,7 +65,7 @@ def shortage_sentence(weights: Weights) -> str | None:
     more = f" and {len(lacking) - _NAMED_LABELS} more" if len(lacking) > _NAMED_LABELS else ""
     shares = np.maximum(residual, 0.0) / np.maximum(residual, 0.0).sum()
     best = ", ".join(f"{_percent(shares[k])} {counts.label(k)}" for k in lacking[:_NAMED_LABELS])
-    return f"It stays short of {', '.join(parts)}{more}. A new client would help most whose labels are {best}."
+    return f"The best mix has too little of {', '.join(parts)}{more}. A new client with {best} would help most."
 
 
 def advice(weights: Weights) -> str:

@@ -1,7 +1,7 @@
 """Figures as files for papers, and panel by panel for a page.
 
-Layout and drawing take most of the time of a report. So a figure is laid out once, drawn once as PNG and once as SVG,
-and the page's panels are cut out of that SVG.
+Layout and drawing take most of the time of a report. So a figure is laid out once and drawn once per format, and the
+page's panels are cut out of the SVG.
 """
 
 from __future__ import annotations
@@ -56,13 +56,15 @@ class DrawnPanel:
 class Drawing:
     """A figure as files, and its panels for the page."""
 
-    png: bytes
     svg: bytes
+    png: bytes | None
     panels: tuple[DrawnPanel, ...]
 
 
-def draw(panels: Sequence[Panel], legend: Mapping[str, Look], *, prefix: str, description: str) -> Drawing:
-    """Draw panels side by side, with the methods of ``legend`` below them.
+def draw(
+    panels: Sequence[Panel], legend: Mapping[str, Look], *, prefix: str, description: str, pixels: bool
+) -> Drawing:
+    """Draw panels side by side, with the methods of ``legend`` below them, as SVG and, if ``pixels``, as PNG.
 
     ``prefix`` begins the ids of the page's panels, ``description`` is for readers who cannot see them.
     """
@@ -71,9 +73,10 @@ def draw(panels: Sequence[Panel], legend: Mapping[str, Look], *, prefix: str, de
     with mpl.rc_context(_SETTINGS):
         figure = compose(panels, legend)
         boxes = _lay_out(figure, len(panels), bottom=LEGEND_INCHES if legend else 0.0)
-        # Packing the pixels tighter would take as long as drawing them.
-        png = _save(figure, "png", {"Software": None}, dpi=120, pil_kwargs={"compress_level": 1})
         svg = _save(figure, "svg", dict.fromkeys(("Creator", "Date", "Format", "Type")), transparent=True)
+        # Packing the pixels tighter would take as long as drawing them.
+        packing = {"compress_level": 1}
+        png = _save(figure, "png", {"Software": None}, dpi=120, pil_kwargs=packing) if pixels else None
     root = _parse(svg)
     page_panels = [
         DrawnPanel(
@@ -83,7 +86,7 @@ def draw(panels: Sequence[Panel], legend: Mapping[str, Look], *, prefix: str, de
         )
         for i, (panel, box) in enumerate(zip(panels, boxes, strict=True))
     ]
-    return Drawing(png, svg, tuple(page_panels))
+    return Drawing(svg, png, tuple(page_panels))
 
 
 def _lay_out(figure: Figure, panels: int, bottom: float) -> list[Bbox]:

@@ -24,6 +24,7 @@ class Exhibit:
     caption: str
     sheet: Sheet
     panels: Sequence[Panel]
+    """What is drawn; empty for a table alone."""
     legend: Mapping[str, Look] = field(default_factory=dict)
     """Methods in the panels, if the panels do not name them."""
     tabular: bool = False
@@ -31,10 +32,14 @@ class Exhibit:
     federation: str | None = None
     """Name of the federation that it shows, if readers can choose one."""
 
-    def draw(self, prefix: str) -> Drawing:
-        """Draw all panels; ``prefix`` begins their ids on the page."""
+    def draw(self, prefix: str) -> Drawing | None:
+        """Draw all panels, if there are any; ``prefix`` begins their ids on the page."""
+        if not self.panels:
+            return None
         description = f"{self.title}: {{panel}}. {self.caption}"
-        return draw(self.panels, self.legend, prefix=prefix, description=description)
+        # Of the many figures of single federations, vector graphics are enough.
+        pixels = self.federation is None
+        return draw(self.panels, self.legend, prefix=prefix, description=description, pixels=pixels)
 
 
 def settings_text(values: Mapping[str, object]) -> str:

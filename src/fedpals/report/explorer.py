@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from fedpals.weights import Weights, ess_grid, solve
 
 POINTS = 60
 """Number of solutions between the limit λ → 0⁺ and FedAvg."""
+_LARGE_CELLS, _LARGE_POINTS = 1_000_000, 15
+"""Number of counts above which fewer solutions must do: each takes a second and megabytes."""
 _SHOWN_CLIENTS = 50
 """Number of clients shown: those with the largest weights at any λ."""
 _SHOWN_LABELS = 40
@@ -28,12 +31,12 @@ _DIGITS = 5
 def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None = None) -> dict[str, Any]:
     """Return the data of the page: weights, marginals, squared distances and ESS from λ → 0⁺ to FedAvg.
 
-    ``ess`` is the first position of the slider; the middle unless given.
+    ``ess`` is the first position of the slider; by default the middle.
     """
     steps = _solutions(counts, target)
     limit, fedavg = steps[0], steps[-1]
-    alphas, marginals = np.array([w.alpha for w in steps]), np.array([w.marginal for w in steps])
-    clients = _largest(alphas.max(axis=0), _SHOWN_CLIENTS)
+    marginals = np.array([w.marginal for w in steps])
+    clients = _largest(functools.reduce(np.maximum, (w.alpha for w in steps)), _SHOWN_CLIENTS)
     clients = clients[np.argsort(-counts.sizes[clients], kind="stable")]
     labels = np.sort(_largest(np.maximum(marginals.max(axis=0), target), _SHOWN_LABELS))
     start_ess = ess if ess is not None else (limit.ess + 1.0) / 2
@@ -78,7 +81,8 @@ def _solutions(counts: LabelCounts, target: Vector) -> tuple[Weights, ...]:
     if small and key in _SOLUTIONS:
         return _SOLUTIONS[key]
     limit, fedavg = (solve(counts, target, lam=lam) for lam in (0.0, math.inf))
-    solutions = (limit, *ess_grid(counts, target, POINTS), fedavg)
+    points = POINTS if math.prod(counts.shape) <= _LARGE_CELLS else _LARGE_POINTS
+    solutions = (limit, *ess_grid(counts, target, points), fedavg)
     if small:
         _SOLUTIONS[key] = solutions
     return solutions

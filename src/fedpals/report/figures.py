@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.spatial import ConvexHull, QhullError
+import scipy
 
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.files import replacing
@@ -160,8 +160,8 @@ def hull(points: Vector) -> Vector:
     if len(distinct) < 3:
         return distinct
     try:
-        return np.asarray(distinct[ConvexHull(distinct).vertices])
-    except QhullError:
+        return np.asarray(distinct[scipy.spatial.ConvexHull(distinct).vertices])
+    except scipy.spatial.QhullError:
         ends = np.lexsort(distinct.T)
         return np.asarray(distinct[ends[[0, -1]]])
 

@@ -13,7 +13,7 @@ from fedpals.experiments.experiment import Column, Experiment, PlannedRun, Row, 
 from fedpals.experiments.results import Results, Summary
 from fedpals.labels import LabelCounts, Vector, as_target
 from fedpals.report.looks import Look, looks
-from fedpals.report.table import Spread
+from fedpals.report.table import Spread, distinct_names
 from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation.record import Record
 
@@ -173,23 +173,32 @@ def _from_results(results: Results) -> FinishedExperiment:
 
 
 def _from_runs(path: Path) -> FinishedExperiment | None:
-    """Return the finished runs below a folder as an experiment: a row per task, a column per method."""
-    records = Record.all_below(path)
+    """Return the finished runs below a folder as an experiment: a row per federation, a column per method.
+
+    Runs that differ by more than their seed are in different cells, and a seed that was copied counts once.
+    """
+    records = {record.run.digest: record for record in Record.all_below(path)}.values()
     if not records:
         return None
-    planned = [PlannedRun(record.run.data.name, record.run.method.full_title, {}, record.run) for record in records]
+    runs = [record.run for record in records]
+    data = [run.data.keys() for run in runs]
+    rest = [
+        {k: v for k, v in run.keys().items() if k not in {*keys, "seed"}} for run, keys in zip(runs, data, strict=True)
+    ]
+    rows = [row for (row,) in distinct_names([(run.data.name,) for run in runs], data)]
+    cells = distinct_names([(row, run.method.full_title) for row, run in zip(rows, runs, strict=True)], rest)
+    planned = [PlannedRun(row, method, {}, run) for (row, method), run in zip(cells, runs, strict=True)]
     methods = {p.method: {"method": p.run.method.name, **p.run.method.named_options} for p in planned}
-    tasks = dict.fromkeys(p.row for p in planned)
     experiment = Experiment(
         title=f"Runs in {path}",
         source="",
         show=_RUN_VIEWS,
-        scale={"run": Scale(seeds=len({p.run.seed for p in planned}))},
-        row=[Row(name=task) for task in tasks],
+        scale={"run": Scale(seeds=len({run.seed for run in runs}))},
+        row=[Row(name=row) for row in dict.fromkeys(rows)],
         method=[Column(name=name, run=keys) for name, keys in methods.items()],
     )
-    runs = [Summary.of(p, record) for p, record in zip(planned, records, strict=True)]
-    return FinishedExperiment(path.resolve().name, experiment, tuple(sorted(runs, key=lambda s: s.seed)))
+    summaries = [Summary.of(p, record) for p, record in zip(planned, records, strict=True)]
+    return FinishedExperiment(path.resolve().name, experiment, tuple(sorted(summaries, key=lambda s: s.seed)))
 
 
 def _distinct(experiments: list[FinishedExperiment]) -> list[FinishedExperiment]:

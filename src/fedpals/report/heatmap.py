@@ -97,6 +97,7 @@ def _write(ax: Axes, shares: Vector, edges: Vector, norm: Normalize) -> None:
             fontsize=8,
             ha="center",
             va="center_baseline",
+            in_layout=False,  # it stays within its cell; measuring hundreds of texts takes longer than drawing them
         )
 
 

@@ -57,7 +57,7 @@ class Compared:
 
 
 def draw_series(ax: Axes, series: Sequence[Series], labels: Sequence[str] = (), scale: float = 100) -> None:
-    """Draw lines, each with a band of one standard deviation, multiplied by ``scale``; in % unless given."""
+    """Draw lines, each with a band of one standard deviation, multiplied by ``scale``; by default in %."""
     for i, s in enumerate(series):
         mean, std, name = scale * s.mean, scale * s.std, f"method-{s.look.number}"
         ax.plot(

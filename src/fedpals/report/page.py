@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from fedpals.report.views import exhibits
 
 _MAX_ROWS = 120
 """Number of rows above which a sheet is only in its CSV file."""
+_ENDINGS = {"PNG": "png", "SVG": "svg", "CSV": "csv", "LaTeX": "tex"}
+"""Endings of an exhibit's files by format."""
 _PAPER_SETTINGS = {"labels_per_client": 6.0, "beta": 0.1}
 """Settings of the federations whose marginals the paper shows; the page first shows the nearest federation."""
 
@@ -29,8 +31,8 @@ class _PageExhibit:
 
     exhibit: Exhibit
     panels: Sequence[DrawnPanel]
-    files: str
-    """Path of its files, without ending."""
+    files: Mapping[str, str]
+    """Paths of its files by format."""
     numbers: Sheet | None
 
 
@@ -60,10 +62,11 @@ def write_report(experiments: Sequence[FinishedExperiment], folder: Path) -> Pat
         page_exhibits = []
         for exhibit in exhibits(finished):
             drawing = exhibit.draw(f"{finished.name}-{exhibit.name}")
-            files |= dict(_files(finished, exhibit, drawing))
+            contents = _contents(finished, exhibit, drawing)
+            paths = {name: f"{finished.name}/{exhibit.name}.{_ENDINGS[name]}" for name in contents}
+            files |= {paths[name]: content for name, content in contents.items()}
             sheet = exhibit.sheet if len(exhibit.sheet.rows) <= _MAX_ROWS else None
-            files_path = f"{finished.name}/{exhibit.name}"
-            page_exhibits.append(_PageExhibit(exhibit, drawing.panels, files_path, sheet))
+            page_exhibits.append(_PageExhibit(exhibit, drawing.panels if drawing else (), paths, sheet))
         sections.append(_section(finished, page_exhibits))
     page = render("page.html", sections=sections)
     for name, content in {**files, "index.html": page.encode()}.items():
@@ -72,13 +75,16 @@ def write_report(experiments: Sequence[FinishedExperiment], folder: Path) -> Pat
     return folder / "index.html"
 
 
-def _files(finished: FinishedExperiment, exhibit: Exhibit, drawing: Drawing) -> Iterator[tuple[str, bytes]]:
-    name = f"{finished.name}/{exhibit.name}"
+def _contents(finished: FinishedExperiment, exhibit: Exhibit, drawing: Drawing | None) -> dict[str, bytes]:
+    """Return the contents of an exhibit's files by format."""
     comment = f"{finished.experiment.title}. {exhibit.title}.\n{finished.provenance.get('command', '')}".strip()
-    yield f"{name}.png", drawing.png
-    yield f"{name}.svg", drawing.svg
-    yield f"{name}.csv", exhibit.sheet.csv().encode()
-    yield f"{name}.tex", exhibit.sheet.latex(f"{comment}\nNeeds the package booktabs.").encode()
+    contents = {
+        "PNG": drawing.png if drawing else None,
+        "SVG": drawing.svg if drawing else None,
+        "CSV": exhibit.sheet.csv().encode(),
+        "LaTeX": exhibit.sheet.latex(f"{comment}\nNeeds the package booktabs.").encode(),
+    }
+    return {name: content for name, content in contents.items() if content is not None}
 
 
 def _section(finished: FinishedExperiment, page_exhibits: Sequence[_PageExhibit]) -> _Section:

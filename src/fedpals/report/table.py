@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedpals.engine.metrics import Metrics
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.simulation.record import Record
-from fedpals.simulation.run import Run
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,23 @@ def summarise(records: Iterable[Record]) -> list[MethodSummary]:
             keys = {key: value for key, value in record.run.keys().items() if key != "seed"}
             groups.setdefault(json.dumps(keys, sort_keys=True), {}).setdefault(record.run.seed, record)
     members = [list(by_seed.values()) for by_seed in groups.values()]
-    return [_summary(group, _title(group[0].run, [other[0].run for other in members])) for group in members]
+    runs = [group[0].run for group in members]
+    names = distinct_names(
+        [(run.data.name, run.method.full_title) for run in runs], [{**run.keys(), "seed": 0} for run in runs]
+    )
+    return [_summary(group, title) for group, (_, title) in zip(members, names, strict=True)]
 
 
-def _title(run: Run, others: Sequence[Run]) -> str:
-    """Return the method's title, with the settings that tell it from others of the same title on the same task."""
-    title = run.method.full_title
-    same = [r for r in others if (r.data.name, r.method.full_title) == (run.data.name, title)]
-    keys = run.keys()
-    differing = [key for key in keys if key != "seed" and any(r.keys().get(key) != keys[key] for r in same)]
-    return f"{title} [{', '.join(f'{key}={keys[key]}' for key in differing)}]" if differing else title
+def distinct_names(names: Sequence[tuple[str, ...]], settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return names whose last part has, in brackets, the settings in which it differs from others of the same name."""
+    distinct = []
+    for name, own in zip(names, settings, strict=True):
+        same = [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
+        keys = {key: None for other in same for key in other}
+        differing = [key for key in keys if any(other.get(key) != own.get(key) for other in same)]
+        values = ", ".join(f"{key}={own.get(key, 'unset')}" for key in differing)
+        distinct.append((*name[:-1], f"{name[-1]} [{values}]" if differing else name[-1]))
+    return distinct
 
 
 def _summary(members: Sequence[Record], title: str) -> MethodSummary:

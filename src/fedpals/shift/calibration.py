@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
+import scipy
 from scipy.special import log_softmax
 
 from fedpals.labels import Vector
@@ -74,7 +74,7 @@ def calibrate(logits: Vector, y: npt.NDArray[np.int64], target: Vector, shift: V
         gradient = np.concatenate([[float((residual * scaled).sum())], residual.sum(axis=0)])
         return float(value), gradient + parameters / len(z)
 
-    solution = minimize(objective, np.zeros(target_labels.size + 1), jac=True, method="L-BFGS-B")
+    solution = scipy.optimize.minimize(objective, np.zeros(target_labels.size + 1), jac=True, method="L-BFGS-B")
     fitted_shift = shift.copy()
     fitted_shift[target_labels] += solution.x[1:]
     return Calibration(float(np.exp(-solution.x[0])), fitted_shift)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from fedpals.errors import FedpalsError, InputError
 from fedpals.labels import LabelCounts, Vector, as_target
@@ -57,7 +57,7 @@ class TargetEstimate:
     level: float
     """Probability with which each interval covers T(y)."""
     unseen: tuple[int, ...]
-    """Labels without information, estimated as 0: nobody held them out, or π(y) = 0."""
+    """Labels without information, estimated as 0: no client held out samples of them, or π(y) = 0."""
 
 
 def bbse(
@@ -74,7 +74,7 @@ def bbse(
     level
         Level of the confidence intervals.
     labels
-        Names of the labels in error messages; their numbers unless given.
+        Names of the labels in error messages; by default their numbers.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def em(
     level
         Level of the confidence intervals.
     labels
-        Names of the labels in error messages; their numbers unless given.
+        Names of the labels in error messages; by default their numbers.
 
     >>> x = np.repeat([[0.8, 0.2], [0.2, 0.8]], [60, 40], axis=0)
     >>> em(x, [0.5, 0.5]).target.round(3).tolist()
@@ -225,7 +225,7 @@ def _normal_quantile(level: float) -> float:
     """Return the quantile of the normal distribution for intervals of this level."""
     if not 0 < level < 1:
         raise InputError(f"level is {level}; it must be between 0 and 1, for instance 0.95")
-    return float(norm.ppf(0.5 + level / 2))
+    return float(ndtri(0.5 + level / 2))
 
 
 def _check_distinguishable(A: Vector, smoothed: Vector, n: Vector, names: Sequence[str]) -> None:

@@ -50,6 +50,7 @@ class Evaluation(StrEnum):
     GAUSSIAN_BY_ESTIMATE = "gaussian/estimate"
     """The Gaussian head, with its estimated target accuracy as the score."""
     RECOMMENDED = "recommended"
+    """The recommended layer, with its estimated target accuracy as the score."""
 
     @classmethod
     def of(cls, correction: Correction, selected_by: SelectedBy) -> Evaluation:
@@ -67,5 +68,7 @@ class Evaluation(StrEnum):
 
     @property
     def selected_by(self) -> SelectedBy:
-        """Criterion that selected the round; validation data if the name has no suffix."""
+        """Criterion of its score, which selects the round where there is a choice of rounds."""
+        if self is Evaluation.RECOMMENDED:  # has no suffix, but is fitted to held-out samples and scored on them
+            return SelectedBy.ESTIMATE
         return SelectedBy(self.partition("/")[2] or SelectedBy.VALIDATION)

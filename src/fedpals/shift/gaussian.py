@@ -13,7 +13,8 @@ clients: samples and features by label, and the products φφᵀ over all labels
 A label u of the target that no client has is recognised by exclusion: a sample unlike all other labels of the target
 must be u. It is modelled after the labels v that are not in the target, but as different from each as labels are from
 each other: p(φ | u) is the mean over these v of N(μ_v, Σ + B), where B is the covariance of the means of labels that
-clients have. Each v stands for u with the prior T(u) divided by their number. With B = AAᵀ and I + AᵀΣ⁻¹A = RRᵀ,
+clients have. The output of each v then predicts u, with the prior T(u) divided by the number of these v. With B = AAᵀ
+and I + AᵀΣ⁻¹A = RRᵀ,
 
     log N(φ; μ_v, Σ + B) = log N(φ; μ_v, Σ) + ½‖Q(φ − μ_v)‖² − log|R|,    Q = R⁻¹AᵀΣ⁻¹,
 
@@ -33,7 +34,7 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+import scipy
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
@@ -98,7 +99,7 @@ class FeatureSums:
 
 @dataclass(frozen=True, eq=False)
 class Displaced:
-    """The quadratic term for outputs v that stand for a label that no client has."""
+    """The quadratic term for outputs v that predict a label that no client has."""
 
     axes: Vector
     """(r, d) Q."""
@@ -112,24 +113,24 @@ class Displaced:
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A last layer, φ ↦ φ Wᵀ + b, and the label that each of its outputs stands for."""
+    """A last layer, φ ↦ φ Wᵀ + b, and the label that each of its outputs predicts."""
 
     weight: Vector
     """(K, d) W."""
     bias: Vector
-    """(K,) b; −∞ for outputs that stand for no label of the target."""
+    """(K,) b; −∞ for outputs that predict no label of the target."""
     stands_for: npt.NDArray[np.int64]
-    """(K,) label of each output: its own, except for outputs that stand for a label that no client has."""
+    """(K,) label of each output: its own, except for outputs that predict a label that no client has."""
     displaced: Displaced | None = None
     """Term that is added to those outputs; None if there are none: the head is then linear."""
 
     @classmethod
     def of(cls, weight: Vector, bias: Vector) -> Self:
-        """Return a plain layer, each output of which stands for its own label."""
+        """Return a plain layer, each output of which predicts its own label."""
         return cls(weight, bias, np.arange(bias.size))
 
     def __call__(self, features: Vector) -> Vector:
-        """Return the logits, (n, K), of features, (n, d): for each label the largest output that stands for it."""
+        """Return the logits, (n, K), of features, (n, d): for each label the largest output that predicts it."""
         outputs = features @ self.weight.T + self.bias
         if self.displaced is not None:
             for stand_in in np.flatnonzero(self.stands_for != np.arange(self.bias.size)).tolist():
@@ -157,12 +158,12 @@ def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:
     n, total = pooled_sums.samples, int(pooled_sums.samples.sum())
     prior, stands_for = _priors(n, target)
     if not prior.any():
-        raise InputError("nobody has a sample of any label of the target, so they cannot be distinguished")
+        raise InputError("no client has a sample of any label of the target, so they cannot be distinguished")
     means = pooled_sums.features / np.maximum(n, 1)[:, None]
     covariance = _shrink((pooled_sums.products - means.T @ (n[:, None] * means)) / total, total)
     try:
-        directions = cho_solve(cho_factor(covariance), means.T).T
-    except LinAlgError:
+        directions = scipy.linalg.cho_solve(scipy.linalg.cho_factor(covariance), means.T).T
+    except np.linalg.LinAlgError:
         raise InputError("products: no features have such products; leave out the client that sent them") from None
     weight = np.where(prior[:, None] > 0, directions, 0.0)
     with np.errstate(divide="ignore"):
@@ -186,7 +187,7 @@ def _fit_displaced(means: Vector, directions: Vector, observed: npt.NDArray[np.b
 
 
 def _priors(n: npt.NDArray[np.int64], target: Vector) -> tuple[Vector, npt.NDArray[np.int64]]:
-    """Return the prior of each output, (K,), and the label that it stands for.
+    """Return the prior of each output, (K,), and the label that it predicts.
 
     Of several labels that no client has, only the most frequent one is predicted.
 

@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
 import numpy as np
-from scipy.special import chndtrinc
-from scipy.stats import chi2
+from scipy.special import chdtrc, chdtri, chndtrinc
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
@@ -127,9 +126,9 @@ class Homogeneity:
     def advice(self) -> str:
         """Recommendation in one or two sentences."""
         if self.light == "green":
-            return "Nothing speaks against label shift: weights for the target may be trusted."
+            return "There is no evidence against label shift: you can use weights for the target."
         if not self.labels:
-            return "No label is held out by two clients and predicted in two ways: label shift cannot be checked."
+            return "Label shift cannot be tested: no label is held out by two clients and predicted in two ways."
         if self.p > LEVEL:
             return (
                 "Too few held-out samples to decide: only differences of V ≥ "
@@ -137,10 +136,10 @@ class Homogeneity:
             )
         finding = f"The clients differ within labels (p = {self.p:.2g}, V = {self.effect:.2f})"
         if self.light == "amber":
-            return f"{finding}, but so little that weights for the target may be used; watch {_join(self._suspects)}."
+            return f"{finding}, but so little that you can use weights for the target; watch {_join(self._suspects)}."
         if self.leave_out:
             clients = _join([f"client {name}" for name in self.leave_out])
-            return f"{finding}: leave out {clients}, without which it does not matter; or raise the ESS."
+            return f"{finding}: leave out {clients}, without which the difference is not relevant; or raise the ESS."
         return (
             f"{finding}, and not because of a few clients: raise the ESS, so that weights rely less on label shift; "
             f"look at {_join(self._suspects)}."
@@ -168,7 +167,7 @@ def homogeneity(
     seed
         Seed of the tables drawn if counts are small, at the addresses ("homogeneity", label).
     clients, labels
-        Names; their numbers unless given.
+        Names; by default their numbers.
     """
     if len(tallies) < 2:
         raise InputError(f"{len(tallies)} tallies: a comparison of clients needs at least two")
@@ -282,7 +281,7 @@ class _Cells:
     def client_p(self) -> Vector:
         """Return (M,) p-values by Fisher's combination over each client's labels."""
         has_samples = self.samples > 0
-        return np.asarray(chi2.sf(-2.0 * np.log(self.p).sum(axis=1), 2.0 * np.maximum(has_samples.sum(axis=1), 1)))
+        return np.asarray(chdtrc(2.0 * np.maximum(has_samples.sum(axis=1), 1), -2.0 * np.log(self.p).sum(axis=1)))
 
     def evidence(self) -> Vector:
         """Return (M,) Σ X²_i over each client's labels, in standard deviations of χ² above its mean."""
@@ -322,7 +321,7 @@ class _Cells:
 def _detectable_effect(tests: Iterable[RowTest]) -> float:
     """Return the V for which Σ X² over the tables exceeds its critical value with 80 % probability."""
     freedom, span = map(sum, zip(*((test.freedom, test.span) for test in tests), strict=True))
-    noncentrality = float(chndtrinc(chi2.isf(LEVEL, freedom), freedom, 1.0 - _POWER))
+    noncentrality = float(chndtrinc(chdtri(freedom, LEVEL), freedom, 1.0 - _POWER))
     return math.sqrt(noncentrality / span) if span > 0 else math.inf
 
 

@@ -38,7 +38,7 @@ class Estimate:
     bounds: tuple[float, float]
     """Smallest and largest value for any behaviour on the unseen labels; both are ``value`` if there are none."""
     unseen: tuple[int, ...]
-    """Labels of the target that nobody held out."""
+    """Labels of the target that no client held out."""
     unseen_share: float
     """Σ T(y) over the unseen labels, the part of the target that the estimate does not cover."""
 
@@ -65,7 +65,7 @@ def target_accuracy(tally: Tally, target: npt.ArrayLike) -> Estimate:
 
 
 def target_recalls(tally: Tally) -> list[Estimate | None]:
-    """Estimate, label by label, the share of its samples that are recognised; None for a label that nobody held out.
+    """Estimate, label by label, the share of its samples that are recognised; None for a label that no client held out.
 
     Under label shift it is the same in the target, whatever T is. The standard error is (p(1 − p)/(n − 1))^½.
     """
@@ -110,7 +110,7 @@ def _estimate(tally: Tally, target: npt.ArrayLike, sums: Vector, squares: Vector
     share = float(T[unseen].sum())
     if not seen.any():
         raise InputError(
-            f"nobody held out a sample of the target's labels ({', '.join(map(str, unseen))}): its risk is unknown"
+            f"no client held out a sample of the target's labels ({', '.join(map(str, unseen))}): its risk is unknown"
         )
     n, weight = tally.samples[seen], T[seen]
     weighted_sum = float(weight @ (sums[seen] / n))

@@ -206,7 +206,8 @@ class Record:
         record.path = folder
         if not (folder / _RESULT).is_file():
             raise InputError(f"{folder}: the run is not finished; the command that started it continues it")
-        record.result()
+        if (damage := record.damage()) is not None:
+            raise InputError(damage)
         return record
 
     @classmethod
@@ -248,7 +249,7 @@ class Record:
             return None
         try:
             if _read_config(self.path / _CONFIG).digest != self.run.digest:
-                return f"{self.path / _CONFIG}: the configuration of another run"
+                return f"{self.path / _CONFIG}: the configuration of another run; {_REMEDY}"
             rounds, lines = self.result().rounds, self.lines()
             self.server_view()
             if self.run.knowledge.held_out is not None:
@@ -256,7 +257,7 @@ class Record:
         except InputError as error:
             return str(error)
         if [line.round for line in lines] != list(range(1, rounds + 1)):
-            return f"{self.path / _METRICS}: {len(lines)} lines, which are not those of {rounds} rounds"
+            return f"{self.path / _METRICS}: {len(lines)} lines, which are not those of {rounds} rounds; {_REMEDY}"
         return None
 
     def begin(self) -> None:

@@ -108,7 +108,7 @@ def _methods(given: Sequence[Any], settings: Mapping[str, Any]) -> list[Method]:
         built.append(method_of(method, {key: value for key, value in options.items() if key in own}))
     if twice := [method.full_name for method in built if [m.full_name for m in built].count(method.full_name) > 1]:
         raise InputError(
-            f"methods: {twice[0]!r} stands twice; give the objects other names (their class attribute name)"
+            f"methods: {twice[0]!r} appears twice; give the objects other names (their class attribute name)"
         )
     return built
 

@@ -7,6 +7,14 @@ For λ > 0, any y ∈ R^K and c ∈ R bound the optimum from below. With v = Sy 
 a sum of non-negative terms, zero at the optimum where y = r/μ. Because f is strongly convex,
 Σ|α_i − α*_i| ≤ √(gap/μ). All terms are enlarged by the largest possible rounding error, so the bound
 holds for the floating-point numbers themselves. α stands for α/Σα, which differs from α by one rounding.
+
+For λ → 0⁺ the objective is q = Σ α_i²/w_i subject to Sᵀα = p*. With v = Sz for any z ∈ R^K,
+
+    q(α) − min q  ≤  gap = Σ [ (α_i − w_i v_i₊)²/w_i + 2 α_i v_i₋ ] + 2 z·(Sᵀα − p*)
+
+The last term may be negative, where weights that miss p* have a smaller q than any that reach it. So it counts
+with its absolute value, and Sᵀα may differ from p* by rounding only. Otherwise weights that give too much to a label
+with 10⁻¹⁸ of the target would pass for its projection, with an ESS that no weights reach.
 """
 
 from __future__ import annotations
@@ -15,9 +23,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from fedpals.errors import CertificateError
 from fedpals.labels import Vector
+from fedpals.weights.dual import Point, subtract_mean
 from fedpals.weights.problem import Problem
 
 FALLBACK_GAP = 1e-9
@@ -25,6 +35,12 @@ FALLBACK_GAP = 1e-9
 _MAX_GAP = 1e-6
 """Largest relative gap an answer may have. It is usually below 1e-20; only a λ near 0, or clients that differ
 in the ninth digit, come close."""
+_RANK_TOLERANCE = 1e-13
+"""Singular value, as a fraction of the largest, below which it is rounding."""
+_CLEAR_EIGENVALUE = 1e-10
+"""Eigenvalue of a Gram matrix, as a fraction of the largest, above which it is certainly not rounding."""
+_MANY_ENTRIES = 1 << 22
+"""Entries of the support's marginals beyond which a Gram matrix has to do for their singular values."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +58,8 @@ class Certificate:
         """Return the certificate itself; raise an error if it does not prove the answer."""
         if not self.relative_gap <= _MAX_GAP:
             raise CertificateError(
-                f"the weights could not be proven optimal (relative gap {self.relative_gap:.1e}); "
-                "use a larger lam or ess, or the limit lam=0"
+                f"the weights could not be proven optimal (relative gap {self.relative_gap:.1e}): some clients have "
+                "nearly the same labels, too similar for a lam this small; use a larger lam or ess, or merge them"
             )
         return self
 
@@ -52,31 +68,88 @@ EXACT_CERTIFICATE = Certificate(0.0, 0.0, 0.0)
 """Certificate of weights that are known in closed form."""
 
 
-def certify_primal(problem: Problem, alpha: Vector, mu: float) -> Certificate:
-    """Certify any ``alpha`` for μ > 0 with the dual point that follows from α itself.
+def certify_primal(problem: Problem, alpha: Vector, mu: float, marginal: Vector | None = None) -> Certificate:
+    """Certify any ``alpha`` for μ > 0 with the dual point that follows from α itself; ``marginal`` is Sᵀα, if known.
 
     That point is y = r/μ, with the c for which α_i = w_i v_i holds on average over α.
     """
-    x = problem.per_sample(alpha)
-    marginal = problem.mix_samples(x)
-    y = (problem.T - marginal) / mu
-    v = problem.scores(y)
-    c = float(alpha @ (x - v))
-    v += c
-    return certify(problem, alpha, marginal, mu, y, c, v)
-
-
-def certify(
-    problem: Problem, alpha: Vector, marginal: Vector, mu: float, y: Vector, c: float, v: Vector
-) -> Certificate:
-    """Certify ``alpha`` for μ > 0 with the dual point (y, c), given ``marginal`` = Sᵀα and v = Sy + c."""
     p = problem
-    r = p.T - marginal
     x = p.per_sample(alpha)
-    score_error = p.score_rounding * (abs(c) + float(np.abs(y).max()))
-    deviation = np.abs(np.maximum(v, 0.0) - x) + (score_error + p.mix_rounding * x)
-    negative_part = np.maximum(score_error - v, 0.0)
+    r = p.T - (p.mix_samples(x) if marginal is None else marginal)
+    v = p.scores(r)
+    v /= mu
+    squared_distance, q = float(r @ r), float(alpha @ x)
+    c = q - float(alpha @ v)
+    v += c
+    score_error = p.score_rounding * (abs(c) + math.sqrt(squared_distance) / mu)
+    # Of r − μy the rounding of Sᵀα and T is left, which are no longer than 1.
+    gap = mu * _mismatch(p, alpha, x, v, score_error, q) + (2.0 * p.mix_rounding) ** 2
+    return Certificate(gap, gap / (squared_distance + mu * q), math.sqrt(gap / mu) + p.mix_rounding)
+
+
+def certify_dual(problem: Problem, alpha: Vector, mu: float, point: Point, total: float) -> Certificate:
+    """Certify ``alpha`` for μ > 0 with the dual ``point`` that it comes from: α = w·v₊/``total``."""
+    p = problem
+    y, c = subtract_mean(point.u), 1.0 + float(point.u.mean())
+    x, marginal = p.per_sample(alpha), point.marginal / total
+    r, q = p.T - marginal, float(alpha @ x)
+    score_error = point.score_error
+    if score_error is None:
+        score_error = p.score_rounding * (abs(c) + float(np.abs(y).max()))
     residual = np.abs(r - mu * y) + p.mix_rounding * (marginal + p.T)
-    gap = float(residual @ residual) + mu * float(p.w @ (deviation * deviation) + 2.0 * (alpha @ negative_part))
-    objective = float(r @ r) + mu * float(alpha @ x)
-    return Certificate(gap, gap / objective, math.sqrt(gap / mu) + p.mix_rounding)
+    gap = float(residual @ residual) + mu * _mismatch(p, alpha, x, point.v, score_error, q)
+    return Certificate(gap, gap / (float(r @ r) + mu * q), math.sqrt(gap / mu) + p.mix_rounding)
+
+
+def certify_limit(problem: Problem, alpha: Vector, point: Point, total: float, target_error: float) -> Certificate:
+    """Certify ``alpha`` for λ → 0⁺ on a face, with the dual ``point`` that it comes from: α = w·v₊/``total``.
+
+    The problem's T is p*, which is known up to ``target_error``. What α misses of it counts to first order in the
+    bound on the error of α.
+    """
+    p, z = problem, 1.0 + point.u
+    x = p.per_sample(alpha)
+    q = float(alpha @ x)
+    miss = np.abs(point.marginal / total - p.T)
+    rounding = np.minimum(1e-12, 2e-14 + 1e-4 * p.T)  # a label with a small share is met more closely
+    if not (miss <= rounding + target_error).all():
+        return Certificate(math.inf, math.inf, 2.0)
+    miss += p.mix_rounding * p.T + target_error
+    score_error = p.score_rounding * float(np.abs(z).max()) if point.score_error is None else point.score_error
+    mismatch = _mismatch(p, alpha, x, point.v, score_error, q)
+    gap = mismatch + 2.0 * float(np.abs(z) @ miss)
+    error = math.sqrt(mismatch) + float(np.linalg.norm(miss)) / _smallest_singular_value(p, alpha > 0)
+    return Certificate(gap, gap / q, min(2.0, error + p.mix_rounding))
+
+
+def _mismatch(p: Problem, alpha: Vector, x: Vector, v: Vector, score_error: float, q: float) -> float:
+    """Bound Σ [ (α_i − w_i v_i₊)²/w_i + 2 α_i v_i₋ ] from above, for x = α/w, q = Σ α_i²/w_i and scores v.
+
+    Each v_i has an error of up to ``score_error`` and a rounding. The sum is Σ w_i f(v_i) with a function √f that
+    changes no faster than v, and Σw = 1: so the square root of the sum changes by no more than these errors.
+    """
+    positive = np.maximum(v, 0.0)
+    deviation = positive - x
+    computed = float(p.w @ (deviation * deviation)) + 2.0 * float(alpha @ (positive - v))
+    rounding = p.mix_rounding
+    return ((1.0 + rounding) * math.sqrt(computed) + rounding * math.sqrt(q) + score_error) ** 2
+
+
+def _smallest_singular_value(p: Problem, support: npt.NDArray[np.bool_]) -> float:
+    """Return the smallest singular value, but for those that are rounding, of diag(√w)·S over the support.
+
+    It limits how far α moves if Sᵀα does: no further than the distance divided by it.
+    """
+    rows = np.flatnonzero(support)
+    entries = rows.size * p.T.size
+    if rows.size <= p.T.size:
+        B = p.marginals(rows) * np.sqrt(p.w[rows])[:, None]
+        eigenvalues, empty_labels = np.linalg.eigvalsh(B @ B.T), 0
+    else:
+        eigenvalues = np.linalg.eigvalsh(p.gram(p.w * support))
+        empty_labels = int((p.mix(p.w * support) == 0).sum())
+    unclear = int((eigenvalues < _CLEAR_EIGENVALUE * eigenvalues[-1]).sum()) > empty_labels
+    if not unclear or entries > _MANY_ENTRIES:
+        return math.sqrt(float(eigenvalues[eigenvalues > _RANK_TOLERANCE * eigenvalues[-1]].min()))
+    values = np.linalg.svd(p.marginals(rows) * np.sqrt(p.w[rows])[:, None], compute_uv=False)
+    return float(values[values > _RANK_TOLERANCE * values[0]].min())

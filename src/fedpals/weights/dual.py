@@ -30,6 +30,8 @@ _STALL_ROUNDINGS = 1e4
 """Size of F, in roundings, below which a step that does not halve F counts as a stall."""
 _SKETCH_ROWS = 1024
 """Clients of a sketch, which is solved first to start from if there are several times as many clients."""
+_MIN_SKETCH_MU = 1e-9
+"""Smallest μ that starts from a sketch: below it a sample of the clients has a solution far from theirs."""
 _GRAM_RESIDUAL = 2e-4
 """Size of F below which, after one more Newton step, all digits of Sᵀα are needed."""
 
@@ -45,6 +47,8 @@ class Point:
     """Sᵀα."""
     F: Vector
     """Sᵀα + μP(u − centre) − T, which is zero at the optimum."""
+    score_error: float | None = None
+    """Bound on the error of v before its last rounding; None if v is a product in float64."""
 
     @property
     def residual(self) -> float:
@@ -78,7 +82,7 @@ class Newton:
             return self.descend(mu, start)
         u = np.zeros_like(self.problem.T)
         sketch = max(_SKETCH_ROWS, 10 * u.size)
-        if self.problem.w.size > 8 * sketch:
+        if self.problem.w.size > 8 * sketch and mu >= _MIN_SKETCH_MU:
             start = Newton(self.problem.sketch(sketch)).solve(mu, accuracy=_SKETCH_ACCURACY).u
             return self.descend(mu, self.approach(mu, start))
         stage = 1e-3
@@ -166,7 +170,7 @@ class Newton:
         H = G - mu / K
         H.flat[:: K + 1] += mu
         if _DIRECT_MU < mu < 1.0 and G.sum() > _DIRECT_MU:
-            return np.asarray(np.linalg.solve(H, rhs), dtype=np.float64)
+            return _solve_any(H, rhs)
         ones = G.sum(axis=1)
         H[j] = H[:, j] = ones
         H[j, j] = max(float(ones.sum()), EPS)
@@ -176,33 +180,54 @@ class Newton:
         H *= scale
         H *= scale[:, None]
         b *= scale
-        # Not scipy's Cholesky: its BLAS has its own threads, which would wait for numpy's at every step.
-        x = np.linalg.solve(H, b)
+        x = _solve_any(H, b)
         x *= scale
         constant = x[j]
         x[j] = 0.0
         return np.asarray(x + constant)
+
+    def ess_slope(self, mu: float, point: Point) -> float:
+        """Return −½ dq/dμ for q = Σ α_i²/w_i at an optimum: uᵀPu − μ (Pu)ᵀ(G + μP)⁻¹Pu."""
+        pu = subtract_mean(point.u)
+        return float(pu @ pu) - mu * float(pu @ self.solve_linear(self.gram(point.v, mu), mu, pu))
 
     def _search(self, point: Point, d: Vector, mu: float, centre: Vector | float) -> Point:
         """Take the full step if it helps, otherwise go to the minimum along ``d``."""
         full_step = self._evaluate(point.u + d, mu, centre)
         if full_step.residual < 0.5 * point.residual or d @ full_step.F <= 0:
             return full_step
-        # The slope along d is piecewise linear: find its zero without another product with S.
-        p = self.problem
-        dv = full_step.v - point.v
-        weighted_dv = p.w * dv
         curvature = mu * float(np.square(subtract_mean(d)).sum())
-        offset = float(d @ point.F) - float(weighted_dv @ np.maximum(point.v, 0.0))
-        low, high, t = 0.0, 1.0, 0.5
-        for _ in range(60):
-            v_t = point.v + t * dv
-            slope = offset + t * curvature + float(weighted_dv @ np.maximum(v_t, 0.0))
-            low, high = (t, high) if slope < 0 else (low, t)
-            slope_change = curvature + float((weighted_dv * dv) @ (v_t > 0))
-            step = t - slope / slope_change if slope_change > 0 else low
-            next_t = step if low < step < high else 0.5 * (low + high)
-            if abs(next_t - t) <= 1e-12 * high:
-                break
-            t = next_t
+        t = line_minimum(self.problem.w, point.v, full_step.v - point.v, float(d @ point.F), curvature)
         return self._evaluate(point.u + t * d, mu, centre)
+
+
+def _solve_any(H: Vector, b: Vector) -> Vector:
+    """Solve H·x = b, by least squares if clients that hardly differ have made H singular."""
+    # Not scipy's Cholesky: its BLAS has its own threads, which would wait for numpy's at every step.
+    try:
+        x = np.linalg.solve(H, b)
+    except np.linalg.LinAlgError:
+        x = np.linalg.lstsq(H, b)[0]
+    return np.asarray(x, dtype=np.float64)
+
+
+def line_minimum(w: Vector, v: Vector, dv: Vector, slope: float, curvature: float, tolerance: float = 1e-12) -> float:
+    """Return the t in (0, 1) where the derivative along a step is 0; it needs no product with S.
+
+    The derivative, slope + t·curvature + Σ w_i dv_i [(v_i + t dv_i)₊ − v_i₊], is piecewise linear and increasing;
+    ``slope`` < 0 is its value at t = 0, and ``curvature`` that of the regulariser. ``tolerance`` is relative.
+    """
+    weighted_dv = w * dv
+    positive = np.maximum(v, 0.0)
+    low, high, t = 0.0, 1.0, 0.5
+    for _ in range(60):
+        v_t = v + t * dv
+        derivative = slope + t * curvature + float(weighted_dv @ (np.maximum(v_t, 0.0) - positive))
+        low, high = (t, high) if derivative < 0 else (low, t)
+        change = curvature + float((weighted_dv * dv) @ (v_t > 0))
+        step = t - derivative / change if change > 0 else low
+        next_t = step if low < step < high else 0.5 * (low + high)
+        if abs(next_t - t) <= tolerance * high:
+            break
+        t = next_t
+    return t

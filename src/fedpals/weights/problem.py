@@ -8,8 +8,7 @@ diag(1/n)·C, and a product with S is a product with the integers C and one mult
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from fedpals.labels import LabelCounts, Matrix, Vector, row_blocks
+from fedpals.weights.sparse_gram import sparse_gram
 
 Precision: TypeAlias = type[np.float32] | type[np.float64]
 
@@ -32,37 +32,35 @@ class Problem:
     C: Matrix
     n: Vector
     T: Vector
+    N: float = field(init=False)
+    """Number of samples of all clients."""
+    w: Vector = field(init=False)
+    """FedAvg's weights n/N."""
+    _divisors: Vector = field(init=False)
+    """n, or 1 for a client without samples."""
+    _inverse_n: Vector = field(init=False)
+
+    def __post_init__(self) -> None:
+        N, divisors = float(self.n.sum()), np.maximum(self.n, 1.0)
+        # A frozen instance is set up through its dictionary.
+        self.__dict__.update(N=N, w=self.n / N, _divisors=divisors, _inverse_n=1.0 / divisors)
 
     @classmethod
     def of(cls, counts: LabelCounts, target: Vector) -> Problem:
         """Build the problem of validated counts and target."""
         return cls(counts.table, counts.sizes, target)
 
-    @cached_property
-    def N(self) -> float:  # noqa: N802 -- the paper's name
-        """Number of samples of all clients."""
-        return float(self.n.sum())
-
-    @cached_property
-    def w(self) -> Vector:
-        """FedAvg's weights n/N."""
-        return self.n / self.N
-
-    @cached_property
-    def _inverse_n(self) -> Vector:
-        return np.divide(1.0, self.n, out=np.zeros_like(self.n), where=self.n > 0)
-
     @property
     def has_contiguous_rows(self) -> bool:
         """Whether rows of C are contiguous in memory, which makes them cheap to select."""
         return isinstance(self.C, np.ndarray) and self.C.flags.c_contiguous
 
-    @cached_property
+    @property
     def score_rounding(self) -> float:
         """Bound on the relative rounding error of s_i·u, including that of s_i itself: n·ε for n terms."""
         return EPS * (4 + self.T.size)
 
-    @cached_property
+    @property
     def mix_rounding(self) -> float:
         """Bound on the relative rounding error of Sᵀα; blocked sums have smaller errors than one long sum."""
         rows = self.w.size
@@ -101,7 +99,7 @@ class Problem:
         """Return ``rows`` of S as a dense array."""
         counts = self.C[rows]
         counts = counts.toarray() if sparse.issparse(counts) else counts
-        return np.asarray(counts / np.maximum(self.n[rows], 1.0)[:, None])
+        return np.asarray(counts / self._divisors[rows][:, None])
 
     def gram(
         self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: Precision = np.float64
@@ -110,8 +108,7 @@ class Problem:
         K = self.T.size
         inverse_n = self._inverse_n if rows is None else self._inverse_n[rows]
         if sparse.issparse(self.C):
-            C = self.C if rows is None else self.C[rows]
-            return np.asarray((C.T @ sparse.diags_array(weights * inverse_n * inverse_n) @ C).toarray())
+            return sparse_gram(self.C, weights * inverse_n * inverse_n, rows)
         total = np.zeros((K, K))
         roots = (np.sqrt(np.abs(weights)) * inverse_n).astype(precision)[:, None]
         signs = np.sign(weights).astype(precision)[:, None] if weights.min(initial=0.0) < 0 else None
@@ -121,6 +118,14 @@ class Problem:
             part *= roots[block]
             total += part.T @ (part if signs is None else signs[block] * part)
         return total
+
+    def kernel(self) -> Vector:
+        """Return SSᵀ, M×M."""
+        products: Any = self.C @ self.C.T
+        Q = np.asarray(products if isinstance(products, np.ndarray) else products.toarray())
+        Q *= self._inverse_n
+        Q *= self._inverse_n[:, None]
+        return Q
 
     def per_sample(self, alpha: Vector) -> Vector:
         """Return α_i/w_i, the weight of a sample at each client: 1 for FedAvg; 0 for a client without samples."""

@@ -10,19 +10,22 @@ clients it is solved over a few of them; one product with S prices all the other
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
+import scipy
 
 from fedpals.errors import CertificateError
 from fedpals.labels import Vector
+from fedpals.weights.double_double import DoubleDouble, exact_scores
 from fedpals.weights.problem import EPS, Problem
+from fedpals.weights.wolfe import Face, nearest_face
 
-MAX_LEAST_SQUARES_CLIENTS = 2048
-"""Number of clients up to which least squares, which works for any conditioning, takes less than a second."""
 _MAX_PRICINGS = 1000
+_COVERED_ROUNDINGS = 32
+"""Distance of T from the hull, in roundings of a score, up to which it is covered."""
 _SLOPE_TOLERANCE = 1e-12
 """Slope of ‖Ax − b‖², per length of a column, that counts as 0."""
 
@@ -39,7 +42,7 @@ class Projection:
     alpha: Vector
     """Weights with Sᵀα = p*; not unique."""
     point: Vector
-    """p*, K probabilities; T itself if covered."""
+    """p*, K probabilities; T itself, up to rounding, if covered."""
     squared_distance: float
     """d(T, S) = ‖T − p*‖², the smallest squared distance that any weights reach; exactly 0 if covered."""
     covered: bool
@@ -50,7 +53,10 @@ class Projection:
 
 
 def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: float = 0.0) -> Vector:
-    """Minimise ‖T − Sᵀα‖² + μΣα²/w exactly over weights on ``rows``; return α on those rows."""
+    """Minimise ‖T − Sᵀα‖² + μΣα²/w exactly over weights on ``rows``; return α on those rows.
+
+    For μ > 0 the certificate will tell if scipy's answer is no minimum, as it is for about one problem in a thousand.
+    """
     S = problem.marginals(rows)
     clients, labels = S.shape
     A = np.zeros((labels + 1 + (clients if mu else 0), clients))
@@ -59,8 +65,19 @@ def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: floa
     np.subtract(S.T, problem.T[:, None], out=A[1 : labels + 1])
     if mu:
         A[labels + 1 :].flat[:: clients + 1] = np.sqrt(mu / problem.w[rows])
-    x = _nonnegative_least_squares(A, b)
+    x = _scipy_nnls(A, b) if mu else _nonnegative_least_squares(A, b)
     return np.asarray(x / x.sum())
+
+
+def _scipy_nnls(A: Vector, b: Vector, max_steps: int | None = None) -> Vector:
+    """Return scipy's answer; the nearest single column, which is a start, if it gave up."""
+    try:
+        return np.asarray(scipy.optimize.nnls(A, b, maxiter=max_steps)[0])
+    except RuntimeError:
+        x = np.zeros(A.shape[1])
+        best = int(np.argmax(b @ A / np.linalg.norm(A, axis=0)))
+        x[best] = float(b @ A[:, best]) / float(A[:, best] @ A[:, best])
+        return x
 
 
 def _nonnegative_least_squares(A: Vector, b: Vector) -> Vector:
@@ -70,7 +87,7 @@ def _nonnegative_least_squares(A: Vector, b: Vector) -> Vector:
     (https://github.com/scipy/scipy/issues/25389); Lawson and Hanson's steps then continue from it.
     """
     max_steps = 100 * (A.shape[1] + 10)
-    x, _ = nnls(A, b, maxiter=max_steps)
+    x = _scipy_nnls(A, b, max_steps)
     # A problem with few clients takes microseconds: if x is clearly a minimum, skip the check column by column.
     slope = (b - A @ x) @ A
     if slope.max() <= _SLOPE_TOLERANCE and slope @ x >= -_SLOPE_TOLERANCE:
@@ -99,22 +116,24 @@ def project(problem: Problem) -> Projection:
     M, K = p.C.shape
     has_samples = p.w > 0
     rows = np.flatnonzero(has_samples) if M <= 2 * K + 64 else _first_rows(p, has_samples)
-    noise = 16 * (p.score_rounding + p.mix_rounding)
+    noise = _COVERED_ROUNDINGS * p.score_rounding
     for _ in range(_MAX_PRICINGS):
         alpha = np.zeros(M)
         alpha[rows] = least_squares(p, rows)
         r = p.T - p.mix(alpha)
         size = float(np.abs(r).max())
-        if size <= noise:
+        if size <= 4 * EPS:
             return Projection(alpha, p.T, 0.0, covered=True, margin=0.0, error=0.0)
-        price = np.where(has_samples, p.scores(r), -np.inf)
         support = np.flatnonzero(alpha)
+        if size <= noise:
+            return _decide(p, nearest_face(p, support, alpha[support]), noise)
+        price = np.where(has_samples, p.scores(r), -np.inf)
         # Prices are as accurate as r, which has few digits if T is close. Terms of Sᵀα outside the support are 0.
         slack = noise * size + EPS * (4 + support.size) * float((p.T - r).max())
         entering = np.flatnonzero(price > price[support].max() + slack)
         entering = np.setdiff1d(entering, rows, assume_unique=True)
         if entering.size == 0:
-            return _uncovered_projection(p, alpha, r, has_samples, noise, slack)
+            return _decide(p, nearest_face(p, support, alpha[support]), noise)
         if entering.size > K:
             entering = entering[np.argpartition(-price[entering], K)[:K]]
         rows = np.union1d(support, entering)
@@ -130,29 +149,40 @@ def _first_rows(p: Problem, has_samples: npt.NDArray[np.bool_]) -> npt.NDArray[n
     return np.asarray(rows[has_samples[rows]], dtype=np.intp)
 
 
-def _uncovered_projection(
-    p: Problem, alpha: Vector, r: Vector, has_samples: npt.NDArray[np.bool_], noise: float, slack: float
-) -> Projection:
-    """Prove that no mix of clients reaches T, and bound ‖T − r − p*‖.
-
-    At p*, r is orthogonal to the face that the support spans. Its rounding error along the face is removed
-    from the separating direction, so that the proof works for a T very close to the hull.
-    """
-    support = np.flatnonzero(alpha)
-    edges = p.marginals(support) - (p.T - r)
-    _, singular_values, basis = np.linalg.svd(edges, full_matrices=False)
-    nonzero = singular_values > 1e-12  # marginals have size 1: anything smaller is rounding
-    basis = basis[nonzero]
-    direction = r - (basis @ r) @ basis
-    direction -= (basis @ direction) @ basis
-    size = float(np.abs(direction).max())
-    price = np.where(has_samples, p.scores(direction), -np.inf)
-    margin = float(direction @ p.T) - float(price.max()) - noise * size
+def _decide(p: Problem, face: Face, noise: float) -> Projection:
+    """Return the projection onto a face with the proof of either verdict, and a bound on ‖T − r − p*‖."""
+    alpha = np.zeros_like(p.w)
+    alpha[face.rows] = face.weights
+    r, size = face.r, float(np.abs(face.r).max())
+    if size <= 4 * EPS:
+        return Projection(alpha, p.T, 0.0, covered=True, margin=0.0, error=0.0)
+    S = p.marginals(face.rows)
+    mix = face.weights @ S
+    point = np.where((mix > 0) & (r < p.T), p.T - r, mix)  # exactly 0 for a label that no client of the face has
+    edges = S[1:] - S[0]
+    edge_error = np.abs(edges @ r) + p.score_rounding * size
+    singular_values = np.linalg.svd(edges, compute_uv=False)
+    lengths = singular_values[singular_values > 1e-12]  # marginals have size 1: anything smaller is rounding
+    error = float(np.linalg.norm(edge_error) / lengths[-1]) if lengths.size else 0.0
+    margin = _margin(p, r)
+    if size <= noise:
+        # Without a proof that T is outside, p* may be anything between the point and T.
+        error += 0.0 if margin > 0 else float(np.linalg.norm(r))
+        return Projection(alpha, point, 0.0, covered=True, margin=0.0, error=error)
     if not margin > 0:
         raise CertificateError(
             f"whether the target is covered cannot be decided in double precision: it is {size:.1e} from "
             "the clients' hull, too far for rounding and too close for a proof"
         )
-    edge_error = np.abs(edges @ r) + slack
-    error = float(np.linalg.norm(edge_error) / singular_values[nonzero][-1]) if nonzero.any() else 0.0
-    return Projection(alpha, p.T - r, float(r @ r), covered=False, margin=margin, error=error)
+    return Projection(alpha, point, float(r @ r), covered=False, margin=margin, error=error)
+
+
+def _margin(p: Problem, r: Vector) -> float:
+    """Return by how much every client stays short of T in the direction r, less rounding."""
+    scores, score_error = exact_scores(p, DoubleDouble.of(r))
+    terms = r * p.T
+    reach = math.fsum(terms.tolist())
+    rounding = score_error + EPS * (2 * float(np.abs(scores).max()) + float(np.abs(terms).sum()))
+    # T stands for T/ΣT.
+    rounding += abs(reach) * (EPS + abs(math.fsum(p.T.tolist()) - 1.0))
+    return reach - float(scores[p.w > 0].max()) - rounding

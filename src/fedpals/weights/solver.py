@@ -13,17 +13,24 @@ import numpy.typing as npt
 
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector, match
-from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certificate, certify, certify_primal
-from fedpals.weights.dual import Newton, Point, subtract_mean
-from fedpals.weights.limit import limit
+from fedpals.weights.active_set import ActiveSet
+from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certificate, certify_dual, certify_primal
+from fedpals.weights.dual import Newton, Point
+from fedpals.weights.limit import covering_limit, limit
 from fedpals.weights.problem import Problem
-from fedpals.weights.projection import MAX_LEAST_SQUARES_CLIENTS, Projection, least_squares, project
+from fedpals.weights.projection import Projection, least_squares, project
+from fedpals.weights.refine import refine
+from fedpals.weights.threads import one_blas_thread
 from fedpals.weights.tradeoff import mu_for_ess
 
 _LEAST_SQUARES_CLIENTS = 48
 """Number of clients up to which least squares with an active set is faster than Newton on the dual."""
-_POLISH_GAP = 1e-13
-"""Relative gap above which weights are polished."""
+_FEW_CLIENTS = 4096
+"""Number of clients up to which a better answer is looked for from a smaller gap on, since it costs little."""
+_REFINE_GAP = 1e-13
+"""Relative gap above which weights of few clients are refined."""
+_MANY_LABELS = 150
+"""Number of labels from which it is tried whether T is covered before it is projected."""
 _MIN_MU = 1e-12
 """λ/N below which the weights are those of the limit λ → 0⁺."""
 _MAX_MU = 1e17
@@ -108,16 +115,36 @@ class _Instance:
 
     @cached_property
     def projection(self) -> Projection:
-        return project(self.problem)
+        with one_blas_thread(self.problem.C.shape):
+            if self._covering_limit is None:
+                return project(self.problem)
+            alpha, _ = self._covering_limit
+            return Projection(alpha, self.problem.T, 0.0, covered=True, margin=0.0, error=0.0)
+
+    @cached_property
+    def _covering_limit(self) -> tuple[Vector, Certificate] | None:
+        """Weights at λ → 0⁺ that prove T to be covered; None if they are not worth trying, or were not found."""
+        M, K = self.problem.C.shape
+        return covering_limit(self.problem) if M > K > _MANY_LABELS else None
 
     @cached_property
     def newton(self) -> Newton:
         return Newton(self.problem)
 
     @cached_property
+    def solver(self) -> Newton | ActiveSet:
+        """Newton's iteration in the smaller of its two spaces."""
+        return ActiveSet(self.problem) if self.has_few_clients else self.newton
+
+    @property
+    def has_few_clients(self) -> bool:
+        """Whether there are no more clients than labels."""
+        return self.problem.w.size <= self.problem.T.size
+
+    @cached_property
     def limit(self) -> Weights:
         """Weights at λ → 0⁺."""
-        alpha, certificate = limit(self.problem, self.projection)
+        alpha, certificate = self._covering_limit or limit(self.problem, self.projection)
         return Weights(alpha, 0.0, certificate.checked(), self)
 
     @property
@@ -131,44 +158,40 @@ class _Instance:
             return self.fedavg
         if mu < _MIN_MU:
             return self.limit
-        if self.problem.w.size <= _LEAST_SQUARES_CLIENTS:
-            w = self.problem.w
-            alpha, certificate = self._solve_least_squares(slice(None) if w.all() else np.flatnonzero(w), mu)
-            if certificate.relative_gap <= _POLISH_GAP:
-                return Weights(alpha, mu * self.problem.N, certificate, self)
+        if self.problem.w.size > _LEAST_SQUARES_CLIENTS:
+            return self.from_dual(mu, self.solver.solve(mu))
+        alpha, certificate = self._solve_least_squares(mu)
+        if certificate.relative_gap <= _REFINE_GAP:
+            return Weights(alpha, mu * self.problem.N, certificate, self)
         return self.from_dual(mu, self.newton.solve(mu))
 
     def from_dual(self, mu: float, point: Point) -> Weights:
-        """Return the weights of a dual optimum, polished if a large dual point has visible rounding errors."""
-        p = self.problem
+        """Return the weights of a dual optimum, refined if rounding errors of a large dual point are visible."""
+        alpha, certificate = self._from_point(mu, point)
+        few = self.problem.w.size <= _FEW_CLIENTS
+        if not certificate.relative_gap <= (_REFINE_GAP if few else FALLBACK_GAP):
+            refined = self._from_point(mu, refine(self.problem, mu, point.u))
+            if not certificate.gap <= refined[1].gap:
+                alpha, certificate = refined
+        return Weights(alpha, mu * self.problem.N, certificate.checked(), self)
+
+    def _from_point(self, mu: float, point: Point) -> tuple[Vector, Certificate]:
         alpha = np.maximum(point.v, 0.0)
-        alpha *= p.w
-        total = alpha.sum()
+        alpha *= self.problem.w
+        total = float(alpha.sum())
         alpha /= total
-        marginal, mean = point.marginal / total, float(point.u.mean())
-        certificate = certify(p, alpha, marginal, mu, subtract_mean(point.u), 1.0 + mean, point.v)
-        if certificate.relative_gap > _POLISH_GAP:
-            alpha, certificate = self._polish(mu, alpha, certificate)
-        return Weights(alpha, mu * p.N, certificate.checked(), self)
+        if self.has_few_clients:
+            return alpha, certify_primal(self.problem, alpha, mu, point.marginal / total)
+        return alpha, certify_dual(self.problem, alpha, mu, point, total)
 
-    def _polish(self, mu: float, alpha: Vector, certificate: Certificate) -> tuple[Vector, Certificate]:
-        """Correct α by least squares over its support; if that is not enough, over all clients, unless too many."""
+    def _solve_least_squares(self, mu: float) -> tuple[Vector, Certificate]:
         p = self.problem
-        for rows, max_rows, max_gap in (
-            (np.flatnonzero(alpha), max(_LEAST_SQUARES_CLIENTS, p.T.size), _POLISH_GAP),
-            (np.flatnonzero(p.w), MAX_LEAST_SQUARES_CLIENTS, FALLBACK_GAP),
-        ):
-            if certificate.relative_gap > max_gap and rows.size <= max_rows:
-                polished = self._solve_least_squares(rows, mu)
-                if polished[1].gap < certificate.gap:
-                    alpha, certificate = polished
-        return alpha, certificate
-
-    def _solve_least_squares(self, rows: npt.NDArray[np.intp] | slice, mu: float) -> tuple[Vector, Certificate]:
-        """Optimise over ``rows`` alone; the certificate shows whether that is the optimum over all clients."""
-        p = self.problem
-        alpha = np.zeros_like(p.w)
-        alpha[rows] = least_squares(p, rows, mu)
+        if p.n[p.n.argmin()] > 0:
+            alpha = least_squares(p, slice(None), mu)
+        else:
+            rows = np.flatnonzero(p.w)
+            alpha = np.zeros_like(p.w)
+            alpha[rows] = least_squares(p, rows, mu)
         return alpha, certify_primal(p, alpha, mu)
 
 
@@ -212,15 +235,16 @@ def solve(
     """
     if (lam is None) == (ess is None):
         raise InputError("give either lam=… or ess=…, for instance ess=0.5")
-    instance = _instance(counts, target)
-    if lam is not None:
-        if not lam >= 0:
-            raise InputError(f"lam is {lam}; it must be a number ≥ 0, or math.inf for FedAvg")
-        return instance.at_mu(float(lam) / instance.problem.N)
-    assert ess is not None
-    if not 0 < ess <= 1:
+    if lam is not None and not lam >= 0:
+        raise InputError(f"lam is {lam}; it must be a number ≥ 0, or math.inf for FedAvg")
+    if ess is not None and not 0 < ess <= 1:
         raise InputError(f"ess is {ess}; it must be a fraction of all samples in (0, 1], for instance 0.5")
-    return next(iter(_solve_by_ess(instance, [ess])))
+    with one_blas_thread(getattr(counts, "shape", ())):
+        instance = _instance(counts, target)
+        if lam is not None:
+            return instance.at_mu(float(lam) / instance.problem.N)
+        assert ess is not None
+        return _solve_by_ess(instance, [ess])[0]
 
 
 def ess_grid(counts: Any, target: npt.ArrayLike | Mapping[str, float], l: int) -> tuple[Weights, ...]:  # noqa: E741
@@ -231,16 +255,18 @@ def ess_grid(counts: Any, target: npt.ArrayLike | Mapping[str, float], l: int) -
     """
     if l < 1:
         raise InputError(f"l is {l}; a grid needs at least one value")
-    instance = _instance(counts, target)
-    lowest = instance.limit.ess
-    if lowest >= 1.0:
-        return ()
-    return tuple(reversed(_solve_by_ess(instance, np.linspace(1.0, lowest, l + 2)[1:-1].tolist())))
+    with one_blas_thread(getattr(counts, "shape", ())):
+        instance = _instance(counts, target)
+        lowest = instance.limit.ess
+        if lowest >= 1.0:
+            return ()
+        return tuple(reversed(_solve_by_ess(instance, np.linspace(1.0, lowest, l + 2)[1:-1].tolist())))
 
 
 def coverage(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> Projection:
     """Decide, with a proof, whether T is covered by the clients (Assumption 2); also return its squared distance."""
-    return _instance(counts, target).projection
+    with one_blas_thread(getattr(counts, "shape", ())):
+        return _instance(counts, target).projection
 
 
 def _instance(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> _Instance:
@@ -254,7 +280,7 @@ def _solve_by_ess(instance: _Instance, fractions: list[float]) -> list[Weights]:
         if ess >= 1.0:
             answers.append(instance.fedavg)
             continue
-        solution = mu_for_ess(instance.newton, ess, lambda: instance.limit.ess, start)
+        solution = mu_for_ess(instance.solver, ess, lambda: instance.limit.ess, start)
         if solution is None:
             lowest = instance.limit
             answers.append(Weights(lowest.alpha, lowest.lam, lowest.certificate, instance, clamped=ess < lowest.ess))

@@ -15,15 +15,19 @@ import numpy as np
 
 from fedpals.errors import CertificateError
 from fedpals.labels import Vector
-from fedpals.weights.dual import Newton, Point, subtract_mean
+from fedpals.weights.active_set import ActiveSet
+from fedpals.weights.dual import Newton, Point
 from fedpals.weights.problem import EPS, Problem
+from fedpals.weights.refine import refine
 
 _SEARCH_TOLERANCE = 1e-9
 """Relative error of the ESS, or of 1 − ESS, at which the search ends."""
+_ROUNDING_TOLERANCE = 1e-11
+"""Error of α, from rounding in the dual, that the search allows."""
 _ESS_TOLERANCE = 1e-3
 """Largest relative error of the ESS that is returned; near λ = 0 the ESS is not more accurate than this."""
 _MAX_SOLVES = 100
-_NEAR_ZERO_MU = 1e-4
+_NEAR_ZERO_MU = 1e-6
 """μ below which the search first checks that the requested ESS can be reached at all."""
 
 
@@ -40,8 +44,16 @@ def initial_mu(problem: Problem, ess: float) -> float:
     return spread / math.sqrt(1.0 / ess - 1.0)
 
 
+def _solve(newton: Newton | ActiveSet, mu: float, start: Vector | None) -> Point:
+    """Return the dual optimum for μ, with all its digits if float64 leaves α fewer than the search needs."""
+    point = newton.solve(mu, start)
+    if max(EPS * float(np.abs(point.u).max()), point.residual) > _ROUNDING_TOLERANCE:
+        return refine(newton.problem, mu, point.u)
+    return point
+
+
 def mu_for_ess(
-    newton: Newton, ess: float, limit_ess: Callable[[], float], start: tuple[float, Vector] | None = None
+    newton: Newton | ActiveSet, ess: float, limit_ess: Callable[[], float], start: tuple[float, Vector] | None = None
 ) -> tuple[float, Point] | None:
     """Find the μ with ESS(μ) = ``ess`` < 1; None if the ESS is larger even for μ → 0⁺.
 
@@ -65,7 +77,7 @@ def mu_for_ess(
             if ess <= limit_ess():
                 return None
             reachable = True
-        point = newton.solve(mu, u if point is None else point.u)
+        point = _solve(newton, mu, u if point is None else point.u)
         q1 = excess(p, point)
         if abs(1.0 / (1.0 + q1) - ess) <= _SEARCH_TOLERANCE * min(ess, 1.0 - ess) or high - low <= EPS * low:
             break
@@ -73,12 +85,10 @@ def mu_for_ess(
         low, high = (mu, high) if value < goal else (low, mu)
         last_mu, last_value, last_error = last
         error = abs(value - goal)
-        if error > 0.1 * last_error:  # rounding has spoilt the slope: use the last two points
+        if error > 0.1 * last_error and mu != last_mu:  # rounding has spoilt the slope: use the last two points
             slope = (value - last_value) / (mu - last_mu)
         else:
-            pu = subtract_mean(point.u)
-            derivative = float(pu @ pu) - mu * float(pu @ newton.solve_linear(newton.gram(point.v, mu), mu, pu))
-            slope = derivative * value**3 if q1 > 0 else 0.0
+            slope = newton.ess_slope(mu, point) * value**3 if q1 > 0 else 0.0
         step = mu + (goal - value) / slope if slope > 0 else low
         if not low < step < high:
             step = 0.1 * high if low == 0.0 else 10.0 * low if high == math.inf else math.sqrt(low * high)

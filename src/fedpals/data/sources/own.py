@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fedpals.data.dataset import Dataset, ImageFiles, Samples
 from fedpals.data.inputs import as_clients, as_labels, as_samples
 from fedpals.errors import InputError
 from fedpals.labels import Indices
+from fedpals.labels.cells import Sheet, is_percentage, parse_number, read_sheet
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
@@ -59,7 +60,8 @@ def read_csv(path: Path, client_column: str | None, label_column: str) -> Datase
 
     Empty cells and NA, NaN, null and ? are missing values.
     """
-    header, rows = _table(path)
+    sheet = read_sheet(path)
+    header, rows = _header(sheet), sheet.rows[1:]
     for column, key in ((label_column, "label_column"), (client_column, "client_column")):
         if column is not None and column not in header:
             hint = did_you_mean(column, header) or f"; its columns are {', '.join(header[:20])}"
@@ -67,7 +69,7 @@ def read_csv(path: Path, client_column: str | None, label_column: str) -> Datase
     columns = [name for name in header if name not in {client_column, label_column}]
     if not columns:
         raise InputError(f"{path} has no columns besides client and label; it needs at least one of numbers")
-    x = _numbers(path, header, rows, columns)
+    x = _numbers(sheet, columns)
     texts = [cells[header.index(label_column)] for cells in rows]
     whole = all(re.fullmatch(r"\d+", text) for text in texts)
     y, labels = as_labels(
@@ -79,61 +81,57 @@ def read_csv(path: Path, client_column: str | None, label_column: str) -> Datase
         domain, domains = as_clients([cells[header.index(client_column)] for cells in rows], len(rows))
     elif np.isnan(x).any():
         row, k = (int(i) for i in np.argwhere(np.isnan(x))[0])
-        raise InputError(f"{path}, row {row + 1}, column {columns[k]!r}: a missing value; fill it in")
+        raise InputError(f"{sheet.place(row + 1)}, column {columns[k]!r}: a missing value; fill it in")
     return Dataset(path.stem, x, y, labels, {"train": np.arange(len(rows))}, domain, domains, tuple(columns))
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> npt.NDArray[np.float32]:
     """Return the named columns of a .csv file, in that order; all of them where none is named."""
-    header, rows = _table(path)
+    sheet = read_sheet(path)
+    header = _header(sheet)
     if missing := [name for name in columns if name not in header]:
         raise InputError(
             f"{path} has no column {missing[0]!r}, which the model was trained with{did_you_mean(missing[0], header)}"
         )
-    return _numbers(path, header, rows, columns or header)
+    return _numbers(sheet, columns or header)
 
 
-def _numbers(
-    path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[str]
-) -> npt.NDArray[np.float32]:
+def _numbers(sheet: Sheet, columns: Sequence[str]) -> npt.NDArray[np.float32]:
     """Return columns of numbers, (n, d); NaN where a value is missing."""
+    header, *rows = sheet.rows
     x = np.empty((len(rows), len(columns)), dtype=np.float32)
     places = [header.index(name) for name in columns]
     for row, cells in enumerate(rows):
         for k, i in enumerate(places):
-            value = _cell(cells[i])
-            if value is None:
+            value = _cell(cells[i], sheet)
+            # A number beyond float32 would become infinite.
+            if value is None or abs(value) > np.finfo(np.float32).max:
+                kind = "a number" if value is None else "finite"
                 raise InputError(
-                    f"{path}, row {row + 1}, column {header[i]!r}: {cells[i]!r} is not a number; turn the column into "
+                    f"{sheet.place(row + 1)}, column {header[i]!r}: {cells[i]!r} is not {kind}; turn the column into "
                     "numbers or leave it out"
                 )
             x[row, k] = value
     return x
 
 
-def _table(path: Path) -> tuple[list[str], list[list[str]]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        delimiter = next((d for d in "\t;," if d in text.partition("\n")[0]), ",")
-        header, *rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter) if any(row)] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as a CSV file ({error}); save it as UTF-8 CSV") from None
-    header = [name.strip() for name in header]
+def _header(sheet: Sheet) -> list[str]:
+    """Return the names of the columns, after a check of the table's form."""
+    header, *rows = sheet.rows
     if not rows:
-        raise InputError(f"{path} has no rows below its header; it needs a row per sample")
+        raise InputError(f"{sheet.path} has no rows below its header; it needs a row per sample")
     for number, row in enumerate(rows, 1):
         if len(row) != len(header):
-            raise InputError(f"{path}, row {number}: {len(row)} cells, but the header has {len(header)}")
-    return header, [[cell.strip() for cell in row] for row in rows]
+            raise InputError(f"{sheet.place(number)}: {len(row)} cells, but the header has {len(header)}")
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise InputError(f"{sheet.path}: the column {twice[0]!r} appears twice; give every column its own name")
+    return header
 
 
-def _cell(text: str) -> float | None:
+def _cell(text: str, sheet: Sheet) -> float | None:
     if text.lower() in {"", "na", "nan", "null", "?"}:
         return math.nan
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return None if is_percentage(text) else parse_number(text, decimal_comma=sheet.decimal_comma)
 
 
 def read_folder(path: Path) -> Dataset:
@@ -186,9 +184,7 @@ def holds_vectors(path: Path) -> bool:
     """Whether ``x`` of a .npz file is (n, d), read off its header alone; False where the file cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("x.npy") as header:
-            version = np.lib.format.read_magic(header)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            return len(read(header)[0]) == 2
+            return len(_read_header(header)[0]) == 2
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return False
 
@@ -196,10 +192,10 @@ def holds_vectors(path: Path) -> bool:
 def read_inputs(path: Path) -> Samples:
     """Return inputs without labels: ``x`` of a .npz file, as `read_npz` takes it, or all images below a folder."""
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
-        if not found:
+        images = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
+        if not images:
             raise InputError(f"{path} holds no images ({', '.join(sorted(_SUFFIXES))})")
-        return ImageFiles(path, tuple(file.relative_to(path).as_posix() for file in found))
+        return ImageFiles(path, tuple(file.relative_to(path).as_posix() for file in images))
     x = as_samples(_arrays(path, ("x",))["x"], f"{path}: x")
     if not len(x):
         raise InputError(f"{path} holds no samples")
@@ -210,14 +206,30 @@ def _arrays(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> 
     remedy = f"write it with numpy.savez(path, {', '.join(f'{name}={name}' for name in needed)})"
     try:
         # numpy takes other formats too, by content; this one refuses them, whatever the file's name.
-        zipfile.ZipFile(path).close()
+        with zipfile.ZipFile(path) as zipped:
+            _check_headers(zipped)
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in (*needed, *optional) if name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read as a .npz file of plain arrays ({error}); {remedy}") from error
     if missing := [name for name in needed if name not in arrays]:
         raise InputError(f"{path} has no array {' and no '.join(missing)}; {remedy}")
     return arrays
+
+
+def _check_headers(archive: zipfile.ZipFile) -> None:
+    """Raise ValueError for an array whose header promises more than the file holds, before memory is asked for."""
+    for member in archive.infolist():
+        with archive.open(member) as file:
+            shape, _, dtype = _read_header(file)
+            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} has fewer bytes than its shape {shape} needs")
+
+
+def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(file)
 
 
 def _array_names(path: Path) -> list[str]:

@@ -1,13 +1,17 @@
 """Vectors of float32 numbers inside numba functions, as wide as the processor's widest register.
 
-The compiler does not vectorise the plain loops of a convolution. Processors with narrower registers than `LANES`
-use several registers for one vector. Indices are into the memory of a contiguous array and are not checked.
+The compiler does not vectorise the loops of a convolution well by itself. So the innermost loops are `intrinsic`
+functions: Python functions that write instructions, in which a Python loop is an unrolled loop. Sums stay in
+registers from one call to the next, as a value of type `Block`. Indices are not checked.
 """
 
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
 
+import inspect
+import os
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
@@ -15,109 +19,199 @@ from llvmlite import ir
 from numba import extending
 from numba.core import types
 
+from fedpals.errors import InputError
+
 LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8
-"""Numbers in one vector. It may differ between machines: compiled code is cached per processor."""
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+"""Numbers in one vector, 8 or 16. A processor with narrower registers uses several of them for one vector."""
+if wanted := os.environ.get("FEDPALS_LANES"):
+    if wanted not in {"8", "16"}:
+        raise InputError(f"FEDPALS_LANES is {wanted!r}; set it to 8 or 16, or leave it out")
+    LANES = int(wanted)
+
+INT32 = ir.IntType(32)
+_FLOAT32, _INT64 = ir.FloatType(), ir.IntType(64)
 
 
-class Lanes(types.Type):
-    """The type of `LANES` numbers."""
+class Block(types.Type):
+    """The type of ``count`` vectors of ``width`` numbers that are kept in registers."""
 
-    def __init__(self) -> None:
-        super().__init__(name=f"float32x{LANES}")
-
-
-lanes = Lanes()
-_intrinsic: Any = extending.intrinsic
+    def __init__(self, count: int, width: int = LANES) -> None:
+        self.count, self.width = count, width
+        super().__init__(name=f"{count} float32x{width}")
 
 
-@extending.register_model(Lanes)
+@extending.register_model(Block)
 class _Model(extending.models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Lanes) -> None:
-        super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call]
+    def __init__(self, manager: Any, kind: Block) -> None:
+        vectors = ir.ArrayType(ir.VectorType(_FLOAT32, kind.width), kind.count)
+        super().__init__(manager, kind, vectors)  # type: ignore[no-untyped-call]
 
 
-def _address(context: Any, builder: Any, signature: Any, arguments: Any, element: Any) -> Any:
-    """Return the address of array[index], the first two arguments."""
-    (array_type, *_), (array, index, *_) = signature.args, arguments
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), element.as_pointer())
+class Code:
+    """Writes instructions. Those that are not here are written by ``builder``, which is llvmlite's."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def at(self, start: Any, *terms: Any) -> Any:
+        """Return the index start + Σ terms, where a term is an index, a number, or (index, number): a product."""
+        for term in terms:
+            value, factor = term if isinstance(term, tuple) else (term, 1)
+            if isinstance(value, int):
+                value, factor = ir.Constant(_INT64, value * factor), 1
+            if factor:
+                value = value if factor == 1 else self.builder.mul(value, ir.Constant(_INT64, factor))
+                start = self.builder.add(start, value)
+        return start
+
+    def load(self, array: Any, index: Any, width: int = LANES) -> Any:
+        """Return array[index : index + width]."""
+        kind = ir.VectorType(array.type.pointee, width)
+        return self.builder.load(self._address(array, index, kind), align=4)
+
+    def store(self, array: Any, index: Any, vector: Any) -> None:
+        """Set array[index : index + width]."""
+        self.builder.store(vector, self._address(array, index, vector.type), align=4)
+
+    def _address(self, array: Any, index: Any, kind: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(array, [index], inbounds=True), kind.as_pointer())
+
+    def number(self, array: Any, index: Any) -> Any:
+        """Return array[index]."""
+        return self.builder.load(self.builder.gep(array, [index], inbounds=True), align=4)
+
+    def index(self, integers: Any, index: Any) -> Any:
+        """Return integers[index], which is an index itself."""
+        return self.builder.sext(self.number(integers, index), _INT64)
+
+    def repeat(self, array: Any, index: Any, width: int = LANES) -> Any:
+        """Return array[index] in every lane."""
+        return self.splat(self.number(array, index), width)
+
+    def splat(self, number: Any, width: int = LANES) -> Any:
+        """Return a number in every lane."""
+        kind = ir.VectorType(number.type, width)
+        first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(INT32, 0))
+        return self.shuffle(first, first, [0] * width)
+
+    def splat_index(self, index: Any, width: int = LANES) -> Any:
+        """Return an index in every lane, as 32-bit integers."""
+        return self.splat(self.builder.trunc(index, INT32), width)
+
+    def constant(self, value: float, width: int = LANES) -> Any:
+        """Return a constant in every lane."""
+        return ir.Constant(ir.VectorType(_FLOAT32, width), [value] * width)
+
+    def integer(self, value: int, width: int = LANES) -> Any:
+        """Return an integer constant in every lane."""
+        return ir.Constant(ir.VectorType(INT32, width), [value] * width)
+
+    def shuffle(self, a: Any, b: Any, lanes: list[int]) -> Any:
+        """Return the given lanes of a and b; those of b are counted on from those of a."""
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(lanes)), lanes))
+
+    def add_product(self, total: Any, a: Any, b: Any) -> Any:
+        """Return total + a·b, rounded once where the processor can."""
+        kind = ir.FunctionType(total.type, [total.type] * 3)
+        name = f"llvm.fmuladd.v{total.type.count}f32"
+        function = self.builder.module.globals.get(name) or ir.Function(self.builder.module, kind, name)
+        return self.builder.call(function, [a, b, total])
+
+    def where_positive(self, condition: Any, yes: Any, no: Any) -> Any:
+        """Return ``yes`` where the condition is above 0 or NaN, and ``no`` elsewhere, as ReLU has it."""
+        zero = self.constant(0.0, condition.type.count)
+        return self.builder.select(self.builder.fcmp_ordered("<=", condition, zero), no, yes)
 
 
-def _broadcast(builder: Any, number: Any) -> Any:
-    first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    return builder.shuffle_vector(first, first, mask)
+_ARGUMENTS: dict[Any, Any] = {types.Integer: types.intp, types.IntegerLiteral: types.intp, types.Float: types.float32}
+"""What numba converts an intrinsic's arguments to, by their kind."""
 
 
-@_intrinsic
-def load(_typing: Any, array: Any, index: Any) -> Any:
-    """Return array[index : index + LANES]."""
-    del index
+def intrinsic(returns: Any = types.void) -> Callable[[Callable[..., Any]], Any]:
+    """Turn a function that writes instructions into one that compiled functions can call.
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_address(context, builder, signature, arguments, _VECTOR), align=4)
+    Its first argument is a `Code`, the others are the caller's: for an array the address of its first number, for
+    a block the list of its vectors. Where ``returns`` is a block, it returns a list of vectors.
+    """
 
-    return lanes(array, types.intp), generate
+    def decorate(write: Callable[..., Any]) -> Any:
+        def define(_context: Any, *arguments: Any) -> Any:
+            kinds = [_ARGUMENTS.get(type(kind), kind) for kind in arguments]
 
+            def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                opened = []
+                for kind, value in zip(signature.args, values, strict=True):
+                    if isinstance(kind, types.Array):
+                        opened.append(context.make_array(kind)(context, builder, value).data)
+                    elif isinstance(kind, Block):
+                        opened.append([builder.extract_value(value, i) for i in range(kind.count)])
+                    else:
+                        opened.append(value)
+                result = write(Code(builder), *opened)
+                if not isinstance(returns, Block):
+                    return context.get_dummy_value() if result is None else result
+                block = ir.Constant(ir.ArrayType(result[0].type, len(result)), ir.Undefined)
+                for i, vector in enumerate(result):
+                    block = builder.insert_value(block, vector, i)
+                return block
 
-@_intrinsic
-def store(_typing: Any, array: Any, index: Any, value: Any) -> Any:
-    """Set array[index : index + LANES]."""
-    del index, value
+            return returns(*kinds), generate
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _address(context, builder, signature, arguments, _VECTOR), align=4)
-        return context.get_dummy_value()
+        define.__name__, define.__doc__ = write.__name__, write.__doc__
+        define.__signature__ = inspect.signature(write)  # type: ignore[attr-defined]  # numba counts arguments by it
+        return extending.intrinsic(define)
 
-    return types.void(array, types.intp, lanes), generate
-
-
-@_intrinsic
-def repeat(_typing: Any, array: Any, index: Any) -> Any:
-    """Return array[index] in every lane."""
-    del index
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number = builder.load(_address(context, builder, signature, arguments, ir.FloatType()))
-        return _broadcast(builder, number)
-
-    return lanes(array, types.intp), generate
-
-
-@_intrinsic
-def splat(_typing: Any, number: Any) -> Any:
-    """Return a number in every lane."""
-    del number
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return _broadcast(builder, arguments[0])
-
-    return lanes(types.float32), generate
+    return decorate
 
 
-@_intrinsic
-def add_product(_typing: Any, total: Any, a: Any, b: Any) -> Any:
-    """Return total + a·b, rounded once where the processor can."""
-    del total, a, b
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        total, a, b = arguments
-        kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-        name = f"llvm.fmuladd.v{LANES}f32"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        return builder.call(function, [a, b, total])
-
-    return lanes(lanes, lanes, lanes), generate
+@intrinsic(types.float32)
+def get(code: Code, array: Any, index: Any) -> Any:
+    """Return array[index]; numba's own way first looks whether the index is negative."""
+    return code.number(array, index)
 
 
-@_intrinsic
-def where_greater(_typing: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
-    """Return ``yes`` where a > b, and ``no`` elsewhere."""
-    del a, b, yes, no
+@intrinsic()
+def put(code: Code, array: Any, index: Any, value: Any) -> None:
+    """Set array[index]."""
+    code.builder.store(value, code.builder.gep(array, [index], inbounds=True), align=4)
 
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        a, b, yes, no = arguments
-        return builder.select(builder.fcmp_ordered(">", a, b), yes, no)
 
-    return lanes(lanes, lanes, lanes, lanes), generate
+@intrinsic(types.intp)
+def get_index(code: Code, integers: Any, index: Any) -> Any:
+    """Return integers[index]."""
+    return code.index(integers, index)
+
+
+@intrinsic()
+def put_index(code: Code, integers: Any, index: Any, value: Any) -> None:
+    """Set integers[index]."""
+    place = code.builder.gep(integers, [index], inbounds=True)
+    code.builder.store(code.builder.trunc(value, INT32), place, align=4)
+
+
+@intrinsic()
+def prefetch(code: Code, array: Any, index: Any) -> None:
+    """Have array[index] brought into the cache meanwhile; the index may be beyond the end."""
+    pointer, name = ir.IntType(8).as_pointer(), "llvm.prefetch.p0"
+    kind = ir.FunctionType(ir.VoidType(), [pointer, INT32, INT32, INT32])
+    function = code.builder.module.globals.get(name) or ir.Function(code.builder.module, kind, name)
+    address = code.builder.bitcast(code.builder.gep(array, [index]), pointer)
+    code.builder.call(function, [address, INT32(0), INT32(3), INT32(1)])  # data that are read, and needed soon
+
+
+@intrinsic()
+def stay_apart(code: Code) -> None:
+    """Keep the function that calls this from being copied into its callers, which would compile it once for each."""
+    code.builder.function.attributes.add("noinline")
+
+
+def transpose8(code: Code, rows: list[Any]) -> list[Any]:
+    """Transpose eight vectors of eight numbers: in pairs of rows, in fours, and all together."""
+    low, high = [0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15]
+    pairs = [[code.shuffle(rows[r], rows[r + 1], lanes) for lanes in (low, high)] for r in (0, 2, 4, 6)]
+    low, high = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
+    fours = [
+        [code.shuffle(pairs[r][k], pairs[r + 1][k], lanes) for k in (0, 1) for lanes in (low, high)] for r in (0, 2)
+    ]
+    low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
+    return [code.shuffle(fours[0][k], fours[1][k], lanes) for lanes in (low, high) for k in range(4)]

@@ -53,7 +53,7 @@ def selection(finished: FinishedExperiment) -> list[Exhibit]:
             names = [method.name for method in finished.methods if any(s.method == method.name for s in runs)]
             groups = {name: [[s] for s in runs if s.method == name] for name in names}
             if len(names) > 1:
-                groups["the one that the rule chooses"] = list(_by_seed(runs).values())
+                groups["chosen by the rule"] = list(_by_seed(runs).values())
             for name, candidates in groups.items():
                 values = {
                     rule: [_score(c, Evaluation.of(correction, rule), metric) for c in candidates] for rule in _RULES
@@ -132,10 +132,10 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
             )
     columns = [
         "row", "method", "light", "runs", f"alarms (p ≤ {_LEVEL:g})", "median p", "median effect V",
-        "V found at 80 % power", "clients named (runs)", "advice",
+        "V detectable at 80 % power", "clients named (runs)", "advice",
     ]  # fmt: skip
     caption = (
-        "If clients differ by their labels alone, a model makes the same errors at all of them. If that is true, at "
+        "If clients differ only in their labels, a model makes the same errors at all of them. If that is true, at "
         f"most {_LEVEL:.0%} of the runs raise an alarm: the curve of their p-values stays below the diagonal. If it is "
         "not, the curve should rise steeply at small p."
     )
@@ -182,7 +182,7 @@ def unknown(finished: FinishedExperiment) -> list[Exhibit]:
         "Half the sum of |T̂ − T| in % at the end of training: the share of the target's label mass that the server's T "
         "has at wrong labels. Mean ± standard deviation over seeds, and the worst seed."
     )
-    sheet = Sheet.of(["row", "method", "T that is wrong, %", "worst, %", "runs"], lines)
+    sheet = Sheet.of(["row", "method", "error of T, %", "worst, %", "runs"], lines)
     return [Exhibit("unknown", "T from unlabelled inputs", caption, sheet, panels, tabular=True)] if lines else []
 
 
@@ -191,7 +191,7 @@ def _draw_target_errors(ax: Axes, spreads: Mapping[str, Spread]) -> None:
     ax.barh(list(spreads), means, xerr=errors, color=BLUE, error_kw={"ecolor": GREY})
     ax.invert_yaxis()
     ax.set_xlim(left=0)
-    ax.set_xlabel("T that is wrong (%)")
+    ax.set_xlabel("error of T (%)")
 
 
 def privacy(finished: FinishedExperiment) -> list[Exhibit]:
@@ -208,7 +208,7 @@ def privacy(finished: FinishedExperiment) -> list[Exhibit]:
         places.append(row.x)
         errors.append(error)
     columns = [
-        "row", "ε", "weight that is misplaced, %", "expected by the server, %", "squared distance to T",
+        "row", "ε", "misplaced weight, %", "expected by the server, %", "squared distance to T",
         "squared distance to T without noise", "runs",
     ]  # fmt: skip
     caption = (
@@ -221,7 +221,7 @@ def privacy(finished: FinishedExperiment) -> list[Exhibit]:
     series = Series.of(look, [places[i] for i in order], [errors[i] for i in order])
     panel = Panel("misplaced weight", partial(_draw_error, series=series))
     sheet = Sheet.of(columns, lines)
-    return [Exhibit("privacy", "What private counts cost", caption, sheet, [panel])] if lines else []
+    return [Exhibit("privacy", "Effect of private counts", caption, sheet, [panel])] if lines else []
 
 
 def _noise_effect(summary: Summary) -> tuple[float, float, float, float] | None:

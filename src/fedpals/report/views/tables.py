@@ -51,9 +51,11 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
             _tally(title, best[evaluation]) for evaluation, title in finished.evaluations.items() if best[evaluation]
         )
     )
+    # Where the same numbers are drawn as curves, bars would only repeat them.
+    drawn = () if "curve" in finished.experiment.show else finished.rows
     panels = [
         Panel(row.name, partial(_draw_row, finished=finished, row=row), (4.8, 1.6 + 0.34 * len(methods)))
-        for row in finished.rows
+        for row in drawn
     ]
     return [Exhibit("table", f"Test {metric}", caption, sheet, panels, tabular=True)] if lines else []
 
