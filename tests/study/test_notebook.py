@@ -30,7 +30,9 @@ study = fp.train(federation, methods=["fedavg", "fedpals"], rounds=3, seeds=2, o
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_study_in_a_notebook(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     progress, table, picture, history, predicted = (
         "".join(str(output.get("data", output.get("text", ""))) for output in cell.outputs) for cell in notebook.cells
     )

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from fedpals.simulation.record import RoundLine
 from fedpals.simulation.run import Run
+from fedpals.study.notebook import NotebookDisplay
 
 if TYPE_CHECKING:
     from fedpals.simulation.computing import Event
@@ -36,15 +37,18 @@ class SweepProgress:
             TextColumn("{task.fields[note]}"),
             TimeRemainingColumn(compact=True),
             console=self.console,
-            disable=not (self.console.is_terminal or self.console.is_jupyter),
-            transient=not self.console.is_jupyter,  # which keeps the last state below its cell
+            disable=not self.console.is_terminal,
+            transient=True,
         )
         self._total = self._progress.add_task("runs", total=len(self.runs), note="")
         self._progress.start()
+        self._notebook = NotebookDisplay(self._progress) if self.console.is_jupyter else None
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+        if self._notebook is not None:
+            self._notebook.refresh(last=True)
 
     def __call__(self, event: Event) -> None:
         """Show what happened to a run."""
@@ -58,6 +62,8 @@ class SweepProgress:
             self._show_round(event.run, event.line)
         else:
             self._show_end(event)
+        if self._notebook is not None:
+            self._notebook.refresh()
 
     def _show_waiting(self, run: Run) -> None:
         """Say once that another command is at work on the same runs."""
