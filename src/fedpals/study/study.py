@@ -156,12 +156,10 @@ class Study:
                         values = getattr(scores, part)
                         row |= {f"{part}_{m}": getattr(values, m) for m in METRICS if values is not None}
                     if scores.clients is not None:
-                        estimates = {m: scores.clients.estimate(m) for m in METRICS if m != "macro_f1"}
-                        row |= {f"estimated_{m}": None if e is None else e.value for m, e in estimates.items()}
-                        row |= {
-                            f"estimated_{m}_error": None if e is None else e.standard_error
-                            for m, e in estimates.items()
-                        }
+                        for metric in METRICS:
+                            if (estimate := scores.clients.estimate(metric)) is not None:
+                                row[f"estimated_{metric}"] = estimate.value
+                                row[f"estimated_{metric}_error"] = estimate.standard_error
                     yield row
 
 
