@@ -137,6 +137,15 @@ class Federation:
         clients = partitions.oracle(self.dataset.y, pool, self.target, sizes, generator(seed, "oracle"))
         return replace(self, clients=clients)
 
+    def pooled(self) -> Federation:
+        """Put the samples of all clients in one place: one client has them, and holds out what they held out."""
+
+        def together(parts: tuple[Indices, ...]) -> tuple[Indices, ...]:
+            return (np.sort(np.concatenate(parts)),) if parts else ()
+
+        names = ("all clients",) if self.names else ()
+        return replace(self, clients=together(self.clients), held_out=together(self.held_out), names=names)
+
     @cached_property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that differ whenever a sample, a label, a client or T does."""

@@ -1,0 +1,36 @@
+"""FedDisco: weights by size, less for clients whose labels are far from a reference (Ye et al., 2023)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedpals.labels import Indices, LabelCounts, Vector
+from fedpals.methods.option import option
+from fedpals.methods.weighting import Weighting
+
+
+@dataclass(frozen=True)
+class Discrepancy(Weighting):
+    """α_i ∝ max(n_i/N − a·d_i + b, 0) with d_i = ‖S_i − T‖; by size where all of these are 0.
+
+    The authors' reference is the uniform marginal, here it is T. Of their distances this is the Euclidean: the other,
+    the Kullback–Leibler divergence, is infinite wherever a client has a label that the target lacks. Where all clients
+    have one marginal, α_i ∝ n_i/N + b − a·d: FedAvg's weights if b = a·d (b = 0 where the marginal is T), or if all
+    clients have one size.
+    """
+
+    name: ClassVar[str] = "discrepancy"
+    needs_target: ClassVar[bool] = True
+    discrepancy_weight: float = option(0.5, "a of FedDisco: what distance to T costs a client", ge=0, lt=math.inf)
+    discrepancy_offset: float = option(0.1, "b of FedDisco: what every client gets on top", ge=0, lt=math.inf)
+
+    def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
+        """n_i/N and d_i are those of the participants."""
+        share = super().weigh(counts, target, participants, state)
+        distance = np.linalg.norm(counts.subset(participants).marginals - target, axis=1)
+        weights = np.maximum(share - self.discrepancy_weight * distance + self.discrepancy_offset, 0.0)
+        return np.asarray(weights / weights.sum()) if weights.any() else share
