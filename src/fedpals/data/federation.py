@@ -138,13 +138,12 @@ class Federation:
         return replace(self, clients=clients)
 
     def pooled(self) -> Federation:
-        """Put the samples of all clients in one place: one client has them, and holds out what they held out."""
+        """Put the samples of all clients in one place, where one client trains with them.
 
-        def together(parts: tuple[Indices, ...]) -> tuple[Indices, ...]:
-            return (np.sort(np.concatenate(parts)),) if parts else ()
-
-        names = ("all clients",) if self.names else ()
-        return replace(self, clients=together(self.clients), held_out=together(self.held_out), names=names)
+        What clients hold out stays theirs, so that models are compared and clients tested on the same samples.
+        """
+        everything = np.sort(np.concatenate(self.clients))
+        return replace(self, clients=(everything,), names=("all clients",) if self.names else ())
 
     @cached_property
     def digest(self) -> str:

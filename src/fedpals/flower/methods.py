@@ -103,6 +103,6 @@ class AFL(_NamedStrategy):
 
 
 class FedDisco(_NamedStrategy):
-    """α_i ∝ max(n_i/N − a·d_i + b, 0), d_i = ‖S_i − T‖; a is ``discrepancy_weight``, b ``discrepancy_offset``."""
+    """α_i ∝ max(n_i/N − a·d_i + b, 0), d_i ∝ ‖S_i − T‖; a is ``discrepancy_weight``, b ``discrepancy_offset``."""
 
     method_name = "feddisco"

@@ -18,7 +18,10 @@ _ABSENT = 1e-8
 
 @dataclass(frozen=True)
 class CalibratedLogits(ClientRule):
-    """Trains with logits − τ·n_c^(−1/4), where n_c is the client's number of samples of a label."""
+    """Trains with logits − τ·n_c^(−1/4), where n_c is the client's number of samples of a label.
+
+    The prior correction takes p_α for what the model has built in, as after plain training; margins are not in it.
+    """
 
     name: ClassVar[str] = "calibrated_logits"
     calibration: float = option(1.0, "τ of FedLC: how much margin rare labels get", ge=0, lt=math.inf)

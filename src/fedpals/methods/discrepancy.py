@@ -15,12 +15,13 @@ from fedpals.methods.weighting import Weighting
 
 @dataclass(frozen=True)
 class Discrepancy(Weighting):
-    """α_i ∝ max(n_i/N − a·d_i + b, 0) with d_i = ‖S_i − T‖; by size where all of these are 0.
+    """α_i ∝ max(n_i/N − a·d_i + b, 0) with d_i = ‖S_i − T‖ / Σ_j ‖S_j − T‖; by size where all of these are 0.
 
-    The authors' reference is the uniform marginal, here it is T. Of their distances this is the Euclidean: the other,
-    the Kullback–Leibler divergence, is infinite wherever a client has a label that the target lacks. Where all clients
-    have one marginal, α_i ∝ n_i/N + b − a·d: FedAvg's weights if b = a·d (b = 0 where the marginal is T), or if all
-    clients have one size.
+    The authors' reference is the uniform marginal, here it is T. Their distance, the Kullback–Leibler divergence, is
+    infinite wherever a client has a label that the target lacks, so this is the other one that they name, the
+    Euclidean; over its sum, as theirs in the program that they released. Where all M clients have one marginal, these
+    are FedAvg's weights if b = a/M, or b = 0 where the marginal is T, or if the clients have one size; else b − a/M
+    pulls the weights together, or apart where it is negative.
     """
 
     name: ClassVar[str] = "discrepancy"
@@ -32,5 +33,6 @@ class Discrepancy(Weighting):
         """n_i/N and d_i are those of the participants."""
         share = super().weigh(counts, target, participants, state)
         distance = np.linalg.norm(counts.subset(participants).marginals - target, axis=1)
-        weights = np.maximum(share - self.discrepancy_weight * distance + self.discrepancy_offset, 0.0)
+        d = distance / max(float(distance.sum()), np.finfo(np.float64).tiny)
+        weights = np.maximum(share - self.discrepancy_weight * d + self.discrepancy_offset, 0.0)
         return np.asarray(weights / weights.sum()) if weights.any() else share
