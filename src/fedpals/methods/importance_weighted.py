@@ -52,7 +52,8 @@ class ImportanceWeighted(ClientRule):
     def label_weights(self, counts: Tensor, server: Tensor | None) -> Tensor | None:
         """w, (…, K)."""
         assert server is not None
-        return server.expand(counts.shape) if self.importance_source == "pooled" else self._weights(counts, server)
+        told = server.to(counts.device)
+        return told.expand(counts.shape) if self.importance_source == "pooled" else self._weights(counts, told)
 
     def _weights(self, counts: Tensor, target: Tensor) -> Tensor:
         """Return min(T/S, clip), where S are the shares of ``counts``, (…, K), over its mean under S."""
