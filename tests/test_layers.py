@@ -25,7 +25,7 @@ from tests.runs import SMALL
 SOURCE = Path(fedpals.__file__).parent
 
 LAYERS = {
-    "cli > study": "what users call, from a shell and from Python; knows everything, and nobody knows it",
+    "__main__ > cli > study": "what users call, from a shell and from Python; knows everything, and nobody knows it",
     "report": "tables, figures and pages, from records and results alone; trains nothing",
     "experiments": "the paper's experiments: TOML to runs to results; knows what a run is, not how clients train",
     "simulation | flower": "the engines: how clients are reached and what is recorded; neither knows the other",

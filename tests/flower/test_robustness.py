@@ -432,7 +432,7 @@ def test_evaluations_that_do_not_fit_together_do_not_end_the_run(log: pytest.Log
         ([math.nan, 1.0, 1.0], "not a finite number"),
         ([1, 2], "2 label counts instead of 3"),
         ([1, 2, 3, 4], "4 label counts instead of 3"),
-        ([1e300, 1.0, 1.0], "claims 1e.300 samples"),
+        ([1e300, 1.0, 1.0], "1e.300 is too large"),
         (3, "sends no label counts"),
         (None, "sends no label counts"),
     ],
