@@ -51,7 +51,7 @@ def test_a_task_that_takes_its_process_down_fails_alone(processes: Processes) ->
 
 def test_stop_is_heard_by_tasks_under_way_and_cancels_the_rest(processes: Processes) -> None:
     futures = [processes.submit("wait") for _ in range(3)]
-    pids = [processes.told.get(timeout=60) for _ in range(2)]
+    pids = [processes.progress.get(timeout=60) for _ in range(2)]
     for pid in pids:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(pid, number)  # as a terminal sends to all: the parent decides
@@ -79,7 +79,7 @@ from fedpals.simulation.processes import Processes
 processes = Processes(2, make_work, 10)
 futures = [processes.submit("wait") for _ in range(2)]
 for _ in futures:
-    print(processes.told.get(), flush=True)
+    print(processes.progress.get(), flush=True)
 futures[0].result()
 """
 

@@ -253,7 +253,7 @@ def _import_function(name: str) -> Callable[..., Any]:
     except AttributeError as error:
         raise InputError(f"model {name}: {module} has no {attribute}") from error
     except Exception as error:
-        raise InputError(f"model {name}: {module} raised {type(error).__name__}: {error}; mend it") from error
+        raise InputError(f"model {name}: {module} raised {type(error).__name__}: {error}; fix it") from error
     if not callable(function):
         raise InputError(f"model {name}: {attribute} is a {type(function).__name__}, not a function")
     return function

@@ -72,8 +72,8 @@ class _Local:
         return event
 
     def news(self) -> Iterator[Event]:
-        while not self.processes.told.empty():
-            yield self.processes.told.get()
+        while not self.processes.progress.empty():
+            yield self.processes.progress.get()
 
     def stop(self) -> None:
         self.processes.stop()

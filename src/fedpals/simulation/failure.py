@@ -18,7 +18,7 @@ def failure(error: Exception, run: Run) -> FedpalsError:
         return FedpalsError(str(error))
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        return FedpalsError(f"{where}{error.strerror}; mend that, and the same command continues the run")
+        return FedpalsError(f"{where}{error.strerror}; fix that, and the same command continues the run")
     if isinstance(error, MemoryError):
         return FedpalsError(
             f"the memory does not suffice ({error or 'no more is said'}); give fewer clients or samples"
@@ -28,5 +28,5 @@ def failure(error: Exception, run: Run) -> FedpalsError:
     what = f"model {run.network.model}" if run.network.is_own and called else "the run"
     message = " ".join(str(error).split())
     at = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "unknown place"
-    remedy = "mend it" if run.network.is_own and called else "please report it if this is not your own code"
+    remedy = "fix it" if run.network.is_own and called else "please report it if this is not your own code"
     return FedpalsError(f"{what} raised {type(error).__name__}: {message} ({at}); {remedy}")

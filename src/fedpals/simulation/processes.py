@@ -24,7 +24,7 @@ from fedpals.simulation.signals import signals_held
 Work: TypeAlias = Callable[[Any, Callable[[Any], None], Callable[[], bool]], Any]
 """What a worker does with a task; it can tell of its progress, and ask whether to stop."""
 
-_TOLD, _READY, _DONE, _FAILED = "told", "ready", "done", "failed"
+_PROGRESS, _READY, _DONE, _FAILED = "progress", "ready", "done", "failed"
 """Kinds of messages of a worker."""
 
 
@@ -44,8 +44,8 @@ class Processes:
     """
 
     def __init__(self, number: int, make_work: Callable[..., Work], *arguments: Any) -> None:
-        self.told: SimpleQueue[Any] = SimpleQueue()
-        """What workers told."""
+        self.progress: SimpleQueue[Any] = SimpleQueue()
+        """What workers report while they work."""
         self._packed = pack((make_work, arguments))
         self._threads = ThreadPoolExecutor(number)
         self._all: set[_Process] = set()
@@ -78,7 +78,7 @@ class Processes:
         process = None
         try:
             process = self._next()
-            return process.do(task, self.told.put)
+            return process.do(task, self.progress.put)
         except _EndedError as error:
             if self._stopped or self._closed:
                 raise CancelledError from None
@@ -135,7 +135,7 @@ class _Process:
             self._send(task)
             while True:
                 kind, value = pickle.loads(self._connection.recv_bytes())  # our own process's bytes
-                if kind == _TOLD:
+                if kind == _PROGRESS:
                     tell(value)
                 elif kind == _READY:
                     self._ready = True
@@ -201,7 +201,7 @@ def _main(connection: Connection, packed: bytes) -> None:
     while True:
         task = tasks.get()
         try:
-            result = work(task, lambda value: send(_TOLD, value), stop.is_set)
+            result = work(task, lambda value: send(_PROGRESS, value), stop.is_set)
         except FedpalsError as error:
             send(_FAILED, error)
         else:
