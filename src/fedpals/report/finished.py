@@ -25,6 +25,10 @@ EVALUATIONS = {
     Evaluation.CALIBRATED_BY_ESTIMATE: "calibrated, no target data",
     Evaluation.GAUSSIAN: "Gaussian head, no target data",
     Evaluation.RECOMMENDED: "calibrated and Gaussian head joined, no target data",
+    Evaluation.FEDCGS: "head of FedCGS, no target data",
+    Evaluation.FED3R: "head of Fed3R, no target data",
+    Evaluation.FEDCOF: "head of FedCOF, no target data",
+    Evaluation.CCVR: "last layer by CCVR, no target data",
 }
 """Evaluations that tables show, and their titles."""
 _RUN_VIEWS: list[View] = ["table", "check", "dynamics", "labels", "heatmap", "weights"]
