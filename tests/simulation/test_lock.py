@@ -26,6 +26,7 @@ def test_a_folder_has_one_owner_and_is_free_afterwards(tmp_path: Path) -> None:
     folder = tmp_path / "some" / "run"
     with locked(folder) as first, locked(folder) as second, locked(tmp_path / "other") as other:
         assert (first, second, other) == (True, False, True)
+    assert not list(tmp_path.iterdir()), "folders that nothing was written to"
     with locked(folder) as again:
         assert again
         (folder / "result").touch()
@@ -65,10 +66,12 @@ def test_whoever_waits_never_overlaps(tmp_path: Path) -> None:
     assert (turns, overlaps) == (200, 0)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["file/run", "file", "dangling"])
+def test_a_folder_that_cannot_be_made_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     with (
-        pytest.raises(InputError, match=r"file/run/\.lock: cannot be written \(.*\); choose another folder"),
-        locked(tmp_path / "file" / "run"),
+        pytest.raises(InputError, match=rf"{name}/\.lock: cannot be written \(.*\); choose another folder"),
+        locked(tmp_path / name),
     ):
         pass

@@ -75,7 +75,7 @@ def _arrays() -> Iterator[Case]:
         "a label of 2⁶⁴ − 1", npz(x=X, y=changed(Y.astype(np.uint64), 0, 2**64 - 1), site=SITE), "18446744073709551615"
     )
     yield _own("one label", npz(x=X, y=Y * 0, site=SITE), "label")
-    yield _own("one client", npz(x=X, y=Y, site=np.repeat("west", 60)), "west")
+    yield _own("one client", npz(x=X, y=Y, site=np.repeat("west", 60)), "no client is left")
     yield _own("labels twice", npz(**good, labels=["a", "a", "b"]), "'a'", "twice")
     yield _own("too few names", npz(**good, labels=["a", "b"]), "y[2] is 2", "2 labels")
     yield _own("objects", npz(x=X, y=Y, site=SITE.astype(object)), "d.npz", "plain arrays")
@@ -157,7 +157,7 @@ def _images() -> Iterator[Case]:
     run = (*RUN, "--task", "im", "--image-size", "8", "--target-client", "w")
 
     def case(name: str, files: dict[str, bytes], *words: str) -> Case:
-        return Case(f"images: {name}", run, words, files)
+        return Case(f"images: {name}", run, words, files, may_write=True)  # images are read while training
 
     bad = "im/n/a/0.png"
     yield case("no image", {**folder, bad: b"hello"}, "0.png")

@@ -60,6 +60,8 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=dict)
     encoding: str = "utf-8"
     """Of the terminal."""
+    most_bytes: int | None = None
+    """Bytes a file may have; more is refused by the system, as on a full disk."""
     may_write: bool = False
     """Whether a refusal may leave something behind, as of runs that were begun."""
 
@@ -90,29 +92,32 @@ def attempt(case: Case) -> Outcome:
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content if isinstance(content, bytes) else content.encode())
-        output = Path(name) / "output"
-        code, litter = _in_a_fork(case, folder, output)
-        printed = output.read_text(encoding="utf-8", errors="replace")
+        code, printed, litter = _in_a_fork(case, folder)
     return Outcome(case, _verdict(case, code, printed, litter=litter), code, printed)
 
 
-def _in_a_fork(case: Case, folder: Path, output: Path) -> tuple[int, bool]:
-    listing = Path(f"{output}.before")
+def _in_a_fork(case: Case, folder: Path) -> tuple[int, str, bool]:
+    """Return exit code, what was printed, and whether files were left."""
+    listing = folder.with_name("before")
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _child(case, folder, output, listing)
+        _child(case, folder, writing, listing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        printed = pipe.read().decode(errors="replace")
     _, status = os.waitpid(pid, 0)
+    assert listing.exists(), printed
     before = set(listing.read_text(encoding="utf-8", errors="surrogateescape").split("\0"))
-    return os.waitstatus_to_exitcode(status), bool(_listing(folder) - before)
+    return os.waitstatus_to_exitcode(status), printed, bool(_listing(folder) - before)
 
 
-def _child(case: Case, folder: Path, output: Path, listing: Path) -> None:
+def _child(case: Case, folder: Path, output: int, listing: Path) -> None:
     code = 1
     try:
         os.chdir(folder)
-        with output.open("wb") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
+        for stream_number in (1, 2):
+            os.dup2(output, stream_number)
         for stream in (sys.stdout, sys.stderr):
             assert isinstance(stream, io.TextIOWrapper)
             stream.reconfigure(encoding=case.encoding)
@@ -122,6 +127,8 @@ def _child(case: Case, folder: Path, output: Path, listing: Path) -> None:
         listing.write_text("\0".join(_listing(folder)), encoding="utf-8", errors="surrogateescape")
         signal.alarm(TIMEOUT)
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        if case.most_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (case.most_bytes, case.most_bytes))
         sys.argv = ["fedpals", *case.arguments]
         from fedpals.cli import main
 

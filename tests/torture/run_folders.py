@@ -70,12 +70,11 @@ def _resumed(base: Path, run: str) -> Iterator[Case]:
         yield Case(
             f"again: checkpoint {damage}",
             RUN,
-            ("state.safetensors",),
+            ("state.safetensors", "Records"),
             {state: content},
-            code=1,
+            code=0,
             folder=base,
             prepare=(Path(run) / "result.json").unlink,
-            may_write=True,
         )
 
 
@@ -101,6 +100,9 @@ def _inputs(base: Path, run: str) -> Iterator[Case]:
     yield Case("predict: out is a folder", ("predict", run, "x.npz", "-o", "p.csv"), ("p.csv",), out, folder=base)
     yield Case("estimate: level", ("estimate-target", run, "--level", "2"), ("level", "2"), folder=base)
     yield Case("estimate: by", ("estimate-target", run, "--by", "magic"), ("magic",), folder=base)
+    yield Case(
+        "report: a full disk", ("report", "runs"), ("free some space",), folder=base, most_bytes=64, may_write=True
+    )
     yield Case("check: not a run", ("check", "runs"), ("no run there",), folder=base)
 
 

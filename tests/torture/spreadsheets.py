@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from functools import partial
 
 from tests.torture.harness import Case
 
@@ -167,7 +169,10 @@ def _options() -> Iterator[Case]:
         yield Case(f"weights: {flag} is a folder", (*WEIGHTS, flag, name), (name, "is a folder"), folder)
         blocked = {**good, "block": ""}
         yield Case(f"weights: {flag} below a file", (*WEIGHTS, flag, f"block/{name}"), ("block",), blocked)
-        yield Case(f"weights: {flag} on a full disk", (*WEIGHTS, flag, "/dev/full"), ("/dev/full",), good)
+        full = f"weights: {flag} on a full disk"
+        yield Case(full, (*WEIGHTS, flag, name), (name, "free some space"), good, most_bytes=64)
+        pipe = partial(os.mkfifo, name)
+        yield Case(f"weights: {flag} is a pipe", (*WEIGHTS, flag, name), (name, "pipe"), good, prepare=pipe)
 
 
 def _names() -> Iterator[Case]:

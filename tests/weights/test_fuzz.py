@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.weights.check import Verdict, answer_to, check
-from tests.weights.families import FAMILIES, Family, Member, every_kind, lognormal, near_the_hull, wide_sizes
+from tests.weights.families import (
+    FAMILIES,
+    Family,
+    Member,
+    every_kind,
+    lognormal,
+    near_duplicates,
+    near_the_hull,
+    wide_sizes,
+)
 
 TRIES = dict(zip([family.name for family in FAMILIES], [4, 2, 30, 30, 30, 30, 15, 15, 3, 40, 120, 25, 25], strict=True))
 """How many members of each family are drawn here."""
@@ -51,6 +60,13 @@ def test_a_dual_point_with_more_digits_than_float64(seed: int) -> None:
 @pytest.mark.parametrize("seed", [105, 229, 446, 557, 858])
 def test_a_target_that_rounding_has_moved_across_the_boundary(seed: int) -> None:
     assert verdict_on(near_the_hull(seed), in_high_precision=False) == (Verdict.RIGHT, "")
+
+
+@pytest.mark.parametrize("seed", [255, 277, 300])
+def test_a_miss_that_only_clients_with_nearly_the_same_labels_can_make_up_for(seed: int) -> None:
+    """Weights that reproduce T up to 10⁻¹² have an ESS that is percents too large."""
+    verdict, reason = verdict_on(near_duplicates(seed), in_high_precision=True)
+    assert verdict in {Verdict.RIGHT, Verdict.REFUSED}, reason
 
 
 def test_three_clients_of_which_two_agree_in_eight_digits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from fedpals.cli.flags import DATA, OUTPUT, TRAINING
 from fedpals.cli.terminal import escape, new_console
-from fedpals.config import read_toml
+from fedpals.config import did_you_mean, read_toml
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.methods import option_keys, options_of
 from fedpals.shift.evaluation import Correction, SelectedBy
@@ -263,7 +264,7 @@ def naming_file(config: Path | None, flags: Mapping[str, Any]) -> Iterator[None]
     try:
         yield
     except InputError as error:
-        key = str(error).partition(" ")[0]
+        key = re.split(r"[ .]", str(error), maxsplit=1)[0]
         if config is None or key in flags or key not in read_toml(config):
             raise
         raise InputError(f"{config}: {error}") from None
@@ -283,5 +284,5 @@ def read_config(config: Path | None) -> dict[str, Any]:
         )
     known = {*(key.name for key in run_keys()), *_SWEEP_KEYS}
     if unknown := [key for key in values if key not in known]:
-        Run.of({unknown[0]: values[unknown[0]]})  # raises, and suggests the nearest key
+        raise InputError(f"{config}: {unknown[0]!r} is not a known key{did_you_mean(unknown[0], known)}")
     return values

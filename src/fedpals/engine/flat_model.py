@@ -38,6 +38,7 @@ class FlatModel:
             view.copy_(tensor.detach())
             tensor.data = view
             at += tensor.numel()
+        self._has_kernel = type(network) is SmallCNN and network.as_built and self.trained == len(self.vector)
 
     @property
     def normalises_batches(self) -> bool:
@@ -60,10 +61,11 @@ class FlatModel:
 
     def kernel(self, x: Tensor) -> Kernel | None:
         """Return what computes the network faster than torch for samples like ``x``; None where nothing does."""
-        network, all_trained = self.network, self.trained == len(self.vector)
-        if type(network) is SmallCNN and all_trained and not self.hooked and network.is_compiled_for(x, self.vector):
-            return network.kernel()
-        return None
+        network = self.network
+        if not self._has_kernel or self.hooked or self.vector.device.type != "cpu":
+            return None
+        assert isinstance(network, SmallCNN)
+        return network.kernel() if network.is_compiled_for(x) else None
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the network's output for all samples, (n, K), without gradients."""

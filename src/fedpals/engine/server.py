@@ -82,9 +82,12 @@ class Server:
 
         ``present`` are the clients that can be reached; all of them unless given.
         """
-        able = np.flatnonzero(self.counts.sizes).astype(np.int64)
+        is_able = self.counts.sizes > 0
         if present is not None:
-            able = np.intersect1d(able, present)
+            is_present = np.zeros(is_able.size, dtype=bool)
+            is_present[present] = True
+            is_able = is_able & is_present
+        able = np.flatnonzero(is_able).astype(np.int64)
         if self.participation >= 1.0:
             return able
         count = min(able.size, max(self.minimum, round(self.participation * able.size)))

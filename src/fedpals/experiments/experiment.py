@@ -128,8 +128,13 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _names_exist(self) -> Experiment:
-        """Raise `InputError` for names of rows and methods that do not exist and so would have no effect."""
+        """Raise `InputError` for names that appear twice, or do not exist and so would have no effect."""
         rows, methods = [row.name for row in self.row], [method.name for method in self.method]
+        for what, names in (("row", rows), ("method", methods)):
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise InputError(f"{what}: {twice[0]!r} appears twice; give every {what} its own name")
+        if not ((rows and methods) or self.case):
+            raise InputError("there is nothing to compute; give a [[row]] and a [[method]], or a [[case]]")
         references = [("tuning.rows", name, rows) for name in self.tuning.rows or ()]
         for row in self.row:
             where = f"methods of row {row.name!r}"

@@ -23,10 +23,10 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
     """Hold the lock of a folder inside the block; yield whether it was free.
 
     The operating system keeps it, and gives it up when the process ends, however that happens. With ``wait`` the block
-    begins when the lock is free.
+    begins when the lock is free. Folders that were made for the lock alone are removed again.
     """
     path = folder / _NAME
-    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     handle = _take(path, wait=wait)
     try:
         yield handle is not None
@@ -34,20 +34,22 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
         if handle is not None:
             path.unlink(missing_ok=True)
             os.close(handle)
-            for place in new or [folder]:
-                with suppress(OSError):
-                    place.rmdir()  # made for the lock alone, if it is empty
+            with suppress(OSError):  # not empty
+                for one in made:
+                    one.rmdir()
 
 
 def _take(path: Path, *, wait: bool) -> int | None:
     """Return the handle of the locked file; None where another process has it."""
+    tries = 100
     while True:
         with writing(path):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             except (FileNotFoundError, FileExistsError):
-                if path.parent.is_file():
+                tries -= 1
+                if not tries:
                     raise
                 continue  # the folder was removed just now, as empty
         try:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from fedpals.simulation.record import RoundLine
 from fedpals.simulation.run import Run
+from fedpals.study.notebook import NotebookDisplay
 
 if TYPE_CHECKING:
     from fedpals.simulation.computing import Event
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SweepProgress:
-    """Shows what happens to runs while they are computed; nothing where the output is no terminal."""
+    """Shows what happens to runs while they are computed; in a terminal or a notebook."""
 
     runs: Sequence[Run]
     console: Console
@@ -41,10 +42,13 @@ class SweepProgress:
         )
         self._total = self._progress.add_task("runs", total=len(self.runs), note="")
         self._progress.start()
+        self._notebook = NotebookDisplay(self._progress) if self.console.is_jupyter else None
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+        if self._notebook is not None:
+            self._notebook.refresh(last=True)
 
     def __call__(self, event: Event) -> None:
         """Show what happened to a run."""
@@ -58,6 +62,8 @@ class SweepProgress:
             self._show_round(event.run, event.line)
         else:
             self._show_end(event)
+        if self._notebook is not None:
+            self._notebook.refresh()
 
     def _show_waiting(self, run: Run) -> None:
         """Say once that another command is at work on the same runs."""

@@ -79,7 +79,10 @@ class Study:
         from fedpals.report.looks import looks
 
         if ax is None:
-            ax = new_figure(7, 4.2).subplots()
+            new_figure(1, 1)  # raises where matplotlib is missing
+            import matplotlib.pyplot as plt  # whose figures notebooks show by themselves
+
+            ax = plt.subplots(figsize=(7, 4.2), layout="constrained")[1]
         kinds = {record.run.method.full_title: record.run.method.name for record in self.runs}
         known_looks = looks((title, {"method": name}) for title, name in kinds.items())
         curves: dict[str, list[list[float]]] = {}

@@ -13,8 +13,9 @@ For λ → 0⁺ the objective is q = Σ α_i²/w_i subject to Sᵀα = p*. With 
     q(α) − min q  ≤  gap = Σ [ (α_i − w_i v_i₊)²/w_i + 2 α_i v_i₋ ] + 2 z·(Sᵀα − p*)
 
 The last term may be negative, where weights that miss p* have a smaller q than any that reach it. So it counts
-with its absolute value, and Sᵀα may differ from p* by rounding only. Otherwise weights that give too much to a label
-with 10⁻¹⁸ of the target would pass for its projection, with an ESS that no weights reach.
+with its absolute value. The gap also has what it costs to make up for the miss, which is large if clients hardly
+differ, and Sᵀα may differ from p* by rounding only. Otherwise weights that give too much to a label with 10⁻¹⁸ of the
+target would pass for its projection, with an ESS that no weights reach.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import numpy.typing as npt
 from fedpals.errors import CertificateError
 from fedpals.labels import Vector
 from fedpals.weights.dual import Point, subtract_mean
-from fedpals.weights.problem import Problem
+from fedpals.weights.problem import EPS, Problem
 
 FALLBACK_GAP = 1e-9
 """Relative gap above which another solver is tried."""
@@ -110,15 +111,18 @@ def certify_limit(problem: Problem, alpha: Vector, point: Point, total: float, t
     p, z = problem, 1.0 + point.u
     x = p.per_sample(alpha)
     q = float(alpha @ x)
-    miss = np.abs(point.marginal / total - p.T)
+    difference = point.marginal / total - p.T
+    miss = np.abs(difference)
     rounding = np.minimum(1e-12, 2e-14 + 1e-4 * p.T)  # a label with a small share is met more closely
     if not (miss <= rounding + target_error).all():
         return Certificate(math.inf, math.inf, 2.0)
-    miss += p.mix_rounding * p.T + target_error
+    # The rounding of Sᵀα, and of T, which stands for T/ΣT.
+    miss += (p.mix_rounding + 4 * EPS) * p.T + target_error
     score_error = p.score_rounding * float(np.abs(z).max()) if point.score_error is None else point.score_error
     mismatch = _mismatch(p, alpha, x, point.v, score_error, q)
-    gap = mismatch + 2.0 * float(np.abs(z) @ miss)
-    error = math.sqrt(mismatch) + float(np.linalg.norm(miss)) / _smallest_singular_value(p, alpha > 0)
+    correction, smallest = _correction(p, alpha > 0, difference)
+    gap = mismatch + 2.0 * float(np.abs(z) @ miss) + correction**2
+    error = math.sqrt(mismatch) + float(np.linalg.norm(miss)) / smallest
     return Certificate(gap, gap / q, min(2.0, error + p.mix_rounding))
 
 
@@ -135,10 +139,11 @@ def _mismatch(p: Problem, alpha: Vector, x: Vector, v: Vector, score_error: floa
     return ((1.0 + rounding) * math.sqrt(computed) + rounding * math.sqrt(q) + score_error) ** 2
 
 
-def _smallest_singular_value(p: Problem, support: npt.NDArray[np.bool_]) -> float:
-    """Return the smallest singular value, but for those that are rounding, of diag(√w)·S over the support.
+def _correction(p: Problem, support: npt.NDArray[np.bool_], difference: Vector) -> tuple[float, float]:
+    """Return how far α has to move over its support so that Sᵀα changes by ``difference``, and a singular value.
 
-    It limits how far α moves if Sᵀα does: no further than the distance divided by it.
+    The distance is √Σ δ_i²/w_i for the shortest change δ of α. The singular value is the smallest, but for those that
+    are rounding, of diag(√w)·S over the support: no change is longer than that of Sᵀα divided by it.
     """
     rows = np.flatnonzero(support)
     entries = rows.size * p.T.size
@@ -150,6 +155,8 @@ def _smallest_singular_value(p: Problem, support: npt.NDArray[np.bool_]) -> floa
         empty_labels = int((p.mix(p.w * support) == 0).sum())
     unclear = int((eigenvalues < _CLEAR_EIGENVALUE * eigenvalues[-1]).sum()) > empty_labels
     if not unclear or entries > _MANY_ENTRIES:
-        return math.sqrt(float(eigenvalues[eigenvalues > _RANK_TOLERANCE * eigenvalues[-1]].min()))
-    values = np.linalg.svd(p.marginals(rows) * np.sqrt(p.w[rows])[:, None], compute_uv=False)
-    return float(values[values > _RANK_TOLERANCE * values[0]].min())
+        smallest = math.sqrt(float(eigenvalues[eigenvalues > _RANK_TOLERANCE * eigenvalues[-1]].min()))
+        return float(np.linalg.norm(difference)) / smallest, smallest
+    _, values, directions = np.linalg.svd(p.marginals(rows) * np.sqrt(p.w[rows])[:, None], full_matrices=False)
+    kept = values > _RANK_TOLERANCE * values[0]
+    return float(np.linalg.norm((directions[kept] @ difference) / values[kept])), float(values[kept].min())

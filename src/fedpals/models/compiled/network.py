@@ -28,8 +28,8 @@ class Convolutions(nn.Sequential):
 class SmallCNN(nn.Sequential):
     """Two 5×5 convolutions and three linear layers, C → 6 → 16 → 120 → 84 → K.
 
-    Called as a module, torch computes it, layer by layer. The engine trains and evaluates it by its `kernel` where
-    `is_compiled_for` says that this computes the same.
+    Called as a module, torch computes it, layer by layer. The engine trains and evaluates it by its `kernel`, unless
+    layers were exchanged.
     """
 
     def __init__(self, shape: Shape, classes: int) -> None:
@@ -49,11 +49,15 @@ class SmallCNN(nn.Sequential):
         self.shape, self.classes = shape, classes
         self._built = self._signature()
 
-    def is_compiled_for(self, x: Tensor, vector: Tensor) -> bool:
-        """Return whether the kernel computes the same for these samples and flat parameters as the layers would."""
-        fits = x.dim() == 4 and tuple(x.shape[1:]) == self.shape and len(x) > 0
-        usual = all(t.device.type == "cpu" and t.dtype == torch.float32 for t in (x, vector))
-        return fits and usual and self._signature() == self._built
+    def is_compiled_for(self, x: Tensor) -> bool:
+        """Return whether the kernel takes samples like these: float32, on a CPU, and of the network's shape."""
+        usual = x.device.type == "cpu" and x.dtype == torch.float32
+        return usual and x.dim() == 4 and x.shape[1:] == self.shape and x.shape[0] > 0
+
+    @property
+    def as_built(self) -> bool:
+        """Whether no layer was exchanged, so that the kernel computes what the layers would."""
+        return self._signature() == self._built
 
     def _signature(self) -> list[Any]:
         """Return what a user may change: layers, and the shapes of their parameters."""
