@@ -22,16 +22,7 @@ from fedpals.study.progress import SweepProgress
 if TYPE_CHECKING:
     from fedpals.experiments.results import Results
 
-_STYLES = {
-    "": "",
-    "best": "bold",
-    "near": "underline",
-    "quiet": "dim",
-    "green": "green",
-    "amber": "yellow",
-    "red": "red",
-}
-"""Terminal styles of the marks of a table's cells."""
+_VERDICT_STYLES = {"better": "green", "equal": "dim", "worse": "red"}
 
 
 def reproduce(
@@ -80,7 +71,10 @@ def reproduce(
     outcome = compute(experiment, scale, stored, settings, display)
     if stored.runs():
         console.print(_table(stored))
-        console.print("[dim]Test metric in %, mean ± std over seeds, at the round selected on validation.")
+        console.print(
+            "[dim]Test metric in %, mean ± std over seeds, at the round selected on validation unless it says no "
+            "target data; paired difference to FedAvg ± its standard error; equal: within two standard errors."
+        )
     diverged = Counter((summary.row, summary.method) for summary in stored.runs() if summary.diverged)
     for (row, method), number in diverged.items():
         message = f"{row}, {method}: {number} of its runs; their results are those of the best round before that"
@@ -121,19 +115,29 @@ def _by_reason(failed: Sequence[tuple[str, Exception]]) -> dict[str, list[str]]:
 
 
 def _table(results: Results) -> Table:
-    """Return the report's table: rows × methods, every evaluation, and the paper's numbers below ours."""
+    """Return a line per row, evaluation and method, which fits into 80 columns: our numbers, then the paper's."""
     from fedpals.report.finished import FinishedExperiment
-    from fedpals.report.views.tables import table as view
+    from fedpals.report.views.tables import paper_value
+    from fedpals.shift.evaluation import Evaluation
 
-    (exhibit,) = view(FinishedExperiment(results.name, results.experiment, tuple(results.runs())))
+    finished = FinishedExperiment(results.name, results.experiment, tuple(results.runs()))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(exhibit.sheet.columns):
-        # Names wrap in a narrow terminal, so that no number is cut.
-        names = number < 2
-        table.add_column(escape(column), justify="left" if names else "right", no_wrap=not names, overflow="fold")
-    previous = ""
-    for row in exhibit.sheet.rows:
-        name, *cells = (Text(cell.text, _STYLES[cell.mark]) for cell in row)
-        table.add_row("" if name.plain == previous else name, *cells)
-        previous = name.plain
+    baseline = f"− {finished.baseline.name}" if finished.baseline else ""
+    in_paper = any(row.reported for row in finished.rows)
+    table.add_column("", overflow="fold")
+    for column in ("mean ± std", baseline, "", *(["in the paper"] if in_paper else [])):
+        table.add_column(escape(column), justify="right" if column else "left", no_wrap=True)
+    for row in finished.rows:
+        for evaluation, title in finished.evaluations.items():
+            lines = []
+            for method in finished.methods:
+                spread, paired = finished.spread(row, method, evaluation), finished.paired(row, method, evaluation)
+                paper = paper_value(row.reported.get(method.name)) if evaluation is Evaluation.RAW else None
+                if spread or paper:
+                    ours = [str(spread or ""), paired.text() if paired else "", paired.verdict() if paired else ""]
+                    lines.append([f"  {method.name}", *ours, *([str(paper or "")] if in_paper else [])])
+            if lines:
+                table.add_row(Text(f"{row.name}, {title}", "bold"))
+            for cells in lines:
+                table.add_row(*(Text(cell, _VERDICT_STYLES.get(cell, "")) for cell in cells))
     return table
