@@ -108,6 +108,9 @@ def reproduce(
 
 def _print_verification(console: Console, stored: Results, verification: Verification) -> None:
     """Print stored and re-trained numbers; end with code 1 where they differ."""
+    if verification.stopped:
+        console.print("Stopped; nothing is stored.")
+        raise typer.Exit(128 + verification.stopped)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", overflow="fold")
     for column in ("stored", "re-trained", "difference", ""):

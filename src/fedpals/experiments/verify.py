@@ -6,6 +6,7 @@ training amplifies: a few predictions change, and with them perhaps the selected
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -60,7 +61,8 @@ class Verification:
     failed: tuple[tuple[str, FedpalsError], ...]
     same_platform: bool
     """Whether results were stored by the same arithmetic on the same kind of processor."""
-    stopped: bool = False
+    stopped: signal.Signals | None = None
+    """The signal that stopped it, if any."""
 
     @property
     def tolerance(self) -> float:
@@ -71,7 +73,7 @@ class Verification:
     def verified(self) -> bool:
         """Whether all runs were computed, and agree with what is stored."""
         agree = all(comparison.verdict != "differs" for comparison in self.comparisons)
-        return agree and not self.failed and not self.stopped
+        return agree and not self.failed and self.stopped is None
 
 
 def verify(
@@ -109,4 +111,4 @@ def verify(
         and (after := new.test(evaluation, experiment.metric)) is not None
     ]
     failed = [(f"{stored[i].row}, {stored[i].method}, seed {stored[i].seed}", e) for i, e in outcome.failed.items()]
-    return Verification(tuple(comparisons), tuple(failed), same, outcome.stopped is not None)
+    return Verification(tuple(comparisons), tuple(failed), same, outcome.stopped)
