@@ -110,10 +110,6 @@ class Displaced:
         """Return ½‖Q(φ − μ_v)‖² of features, (n, d), for the label v: (n,)."""
         return np.asarray(0.5 * np.square(features @ self.axes.T - self.centres[label]).sum(axis=1))
 
-    def halved(self) -> Displaced:
-        """Return the term with half the gain."""
-        return Displaced(self.axes / np.sqrt(2), self.centres / np.sqrt(2))
-
 
 @dataclass(frozen=True, eq=False)
 class Head:
@@ -150,10 +146,8 @@ class Head:
         return Head(self.weight / temperature, self.bias / temperature + shift, self.stands_for)
 
     def joined(self, other: Head) -> Head:
-        """Return the head with the geometric mean, up to a factor, of its probabilities and those of a plain layer."""
-        label = self.stands_for
-        displaced = None if self.displaced is None else self.displaced.halved()
-        return Head((self.weight + other.weight[label]) / 2, (self.bias + other.bias[label]) / 2, label, displaced)
+        """Return the linear head with the geometric mean, up to a factor, of the probabilities of two linear heads."""
+        return Head((self.weight + other.weight) / 2, (self.bias + other.bias) / 2, self.stands_for)
 
 
 def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:

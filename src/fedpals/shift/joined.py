@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
-from fedpals.shift.calibration import Calibration, calibrate
+from fedpals.shift.calibration import calibrate
 from fedpals.shift.gaussian import Head
 
 
@@ -53,8 +53,7 @@ def recommended(
 ) -> Head:
     """Return the last layer to use.
 
-    If no client has some label of the target, nothing can be calibrated for it: the own layer with the prior correction
-    and the Gaussian head, which alone has learned something about this label, are joined as they are. If only the
+    If no client has some label of the target, only the Gaussian head can recognise it, and is returned. If only the
     clients whose features it was fitted to have no sample of some label, the network's own layer is returned.
 
     Parameters
@@ -74,10 +73,10 @@ def recommended(
     """
     in_target = target > 0
     if (counts[in_target] == 0).any():
-        return gaussian.joined(own.calibrated(Calibration(1.0, shift)))
+        return gaussian
     calibrated_own = own.calibrated(calibrate(own(held_out.features), held_out.labels, target, shift))
     if not np.isfinite(gaussian.bias[in_target]).all():
         return calibrated_own
     no_shift = np.where(in_target, 0.0, -np.inf)  # the Gaussian head has log T built in
     calibrated_gaussian = gaussian.calibrated(calibrate(gaussian(held_out.features), held_out.labels, target, no_shift))
-    return calibrated_gaussian.joined(calibrated_own)
+    return calibrated_own.joined(calibrated_gaussian)
