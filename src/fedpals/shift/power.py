@@ -23,7 +23,7 @@ from scipy.special import chdtrc, chdtri, chndtrinc, ndtri
 
 from fedpals.labels import Vector
 from fedpals.rng import generator
-from fedpals.shift.contingency import RowTest
+from fedpals.shift.contingency import MIN_P, RowTest, fisher
 from fedpals.shift.tally import Counts
 
 LEVEL = 0.05
@@ -37,7 +37,6 @@ _EVALUATIONS = 3
 """Number of effects for which the power is simulated."""
 _SLOPE = 4.0
 """Typical slope of Φ⁻¹(power) in log V, from which the search starts."""
-_MIN_P = 1e-300
 
 
 def decide(label_p: Vector, client_p: Vector) -> Vector:
@@ -46,9 +45,8 @@ def decide(label_p: Vector, client_p: Vector) -> Vector:
     Three times the smallest of Fisher's combination over labels and Holm's smallest over labels and over clients.
     """
     L, M = label_p.shape[-1], client_p.shape[-1]
-    combined = chdtrc(2 * L, -2.0 * np.log(label_p).sum(axis=-1))
     smallest = np.minimum(L * label_p.min(axis=-1), M * client_p.min(axis=-1))
-    return np.asarray(np.minimum(1.0, 3.0 * np.minimum(combined, smallest)))
+    return np.asarray(np.minimum(1.0, 3.0 * np.minimum(fisher(label_p), smallest)))
 
 
 def detectable_effect(samples: Counts, tests: Sequence[RowTest], seed: int) -> float:
@@ -126,8 +124,8 @@ class _Simulation:
         """Return Φ⁻¹ of the share of draws in which an effect V is detected."""
         deviation = self.constant + effect * self.linear + effect**2 * self.quadratic
         label_statistic = np.add.reduceat(deviation, self.label_starts, axis=1)
-        label_p = np.maximum(chdtrc(self.label_freedom, label_statistic), _MIN_P)
-        row_p = np.maximum(chdtrc(self.row_freedom, deviation / self.rest), _MIN_P)
+        label_p = np.maximum(chdtrc(self.label_freedom, label_statistic), MIN_P)
+        row_p = np.maximum(chdtrc(self.row_freedom, deviation / self.rest), MIN_P)
         logs = np.add.reduceat(np.log(row_p)[:, self.client_order], self.client_starts, axis=1)
         labels_of_client = np.diff(self.client_starts, append=self.client_order.size)
         client_p = chdtrc(2.0 * labels_of_client, -2.0 * logs)
