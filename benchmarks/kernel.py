@@ -61,9 +61,9 @@ LABELS = 10
 class Opaque(ClientRule):
     """Leaves the logits as they are, but does not say so."""
 
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
         """Return the logits."""
-        del marginal
+        del counts
         return logits
 
 
@@ -136,14 +136,14 @@ def measure_steps(report: Report, options: argparse.Namespace) -> None:
         rng = np.random.default_rng(0)
         x = prepare(rng.integers(256, size=(options.samples, *shape), dtype=np.uint8))
         y = torch.from_numpy(rng.integers(LABELS - 2, size=options.samples))  # a client that lacks labels
-        marginal = torch.bincount(y, minlength=LABELS) / len(y)
+        counts = torch.bincount(y, minlength=LABELS)
         model, usual = FlatModel(build("cnn", shape=shape, classes=LABELS, seed=0)), build_network(0, shape=shape)
         start, usual_x = model.vector.clone(), torch.empty(x.shape).copy_(x)
         server = torch.full_like(start, 1e-4)
 
         def ours(rule: ClientRule) -> None:
             order = np.random.default_rng(1)
-            local_update(model, start, x, y, marginal, rule, plan, order, server=server)  # noqa: B023  (called here)
+            local_update(model, start, x, y, counts, rule, plan, order, server=server)  # noqa: B023  (called here)
 
         contenders: dict[str, Callable[[], Any]] = {"plain loop": lambda: fit(copy.deepcopy(usual), (usual_x, y), plan)}  # noqa: B023
         contenders |= {name: lambda rule=rule: ours(rule) for name, rule in RULES.items()}  # type: ignore[misc]
@@ -188,7 +188,7 @@ import fedpals.models.compiled.kernel
 network, x = SmallCNN((1, 28, 28), 10), torch.zeros(1, 1, 28, 28)
 vector = torch.cat([p.detach().reshape(-1) for p in network.parameters()])
 start = time.perf_counter(), time.process_time()
-zero, adjustment = torch.zeros(1, dtype=torch.int64), np.ones(20, np.float32)
+zero, adjustment = torch.zeros(1, dtype=torch.int64), np.ones(30, np.float32)
 network.kernel().loss_and_gradient(vector, x, zero, zero, adjustment)
 print(time.perf_counter() - start[0], time.process_time() - start[1])
 """

@@ -18,7 +18,8 @@ from fedpals.methods.restricted_softmax import RestrictedSoftmax
 from fedpals.models import build
 
 LABELS = 5
-MARGINAL = torch.tensor([0.4, 0.0, 0.3, 0.2, 0.1])
+COUNTS = torch.tensor([4, 0, 3, 2, 1])
+WEIGHTS = torch.tensor([0.3, 2.0, 0.0, 1.0, 1.7])
 
 
 def no_bias() -> nn.Module:
@@ -53,22 +54,26 @@ def ours(name: str) -> Callable[[], nn.Module]:
     return lambda: build(name, shape=(12,), classes=LABELS, seed=0)
 
 
-def step(network: nn.Module, x: Tensor, rule: ClientRule) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], bool]:
+def step(
+    network: nn.Module, x: Tensor, rule: ClientRule, weights: Tensor | None = None
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], bool]:
     """Loss and gradient, ours and autograd's, and whether ours called the network."""
     calls: list[bool] = []
     model, reference = FlatModel(network), copy.deepcopy(network).double()
     forward = network.forward
     network.forward = lambda *inputs: calls.append(True) or forward(*inputs)  # type: ignore[func-returns-value]
     y, rows = torch.arange(len(x)) % LABELS, torch.tensor([3, 0, 5])
-    compute = fastest(model, rule, MARGINAL, x)
+    compute = fastest(model, rule, COUNTS, x, weights)
     compute(x, y, torch.tensor([1, 2]))  # whatever it leaves behind must not matter
     calls.clear()
     found = compute(x, y, rows)
-    loss = cross_entropy(rule.adjust_logits(reference(x[rows].double()), MARGINAL.double()), y[rows])
+    losses = cross_entropy(rule.adjust_logits(reference(x[rows].double()), COUNTS), y[rows], reduction="none")
+    loss = (losses if weights is None else losses * weights.double()[y[rows]]).mean()
     gradients = torch.autograd.grad(loss, [p for p in reference.parameters() if p.requires_grad])
     return found, (loss.detach(), torch.cat([g.reshape(-1) for g in gradients])), bool(calls)
 
 
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("rule", [ClientRule(), RestrictedSoftmax(absent_factor=0.3), LogitAdjusted(adjustment=0.7)])
 @pytest.mark.parametrize(
     ("make", "called"),
@@ -78,9 +83,11 @@ def step(network: nn.Module, x: Tensor, rule: ClientRule) -> tuple[tuple[Tensor,
         (relu_first, True), (relu_last, True),
     ],
 )  # fmt: skip
-def test_gradients_are_those_of_autograd(make: Callable[[], nn.Module], called: bool, rule: ClientRule) -> None:
+def test_gradients_are_those_of_autograd(
+    make: Callable[[], nn.Module], called: bool, rule: ClientRule, weights: Tensor | None
+) -> None:
     torch.manual_seed(0)
-    found, wanted, network_called = step(make(), torch.randn(6, 12), rule)
+    found, wanted, network_called = step(make(), torch.randn(6, 12), rule, weights)
     assert network_called == called
     assert torch.allclose(found[0].double(), wanted[0], rtol=1e-6)
     assert torch.allclose(found[1].double(), wanted[1], atol=1e-6)
@@ -97,7 +104,7 @@ def test_images_are_flattened_as_the_layers_do(layout: torch.memory_format) -> N
 def test_hooks_are_called() -> None:
     network, seen = build("logistic", shape=(12,), classes=LABELS, seed=0), []
     with list(network.children())[-1].register_forward_hook(lambda *given: seen.append(given)):
-        fastest(FlatModel(network), ClientRule(), MARGINAL, torch.zeros(2, 12))(
+        fastest(FlatModel(network), ClientRule(), COUNTS, torch.zeros(2, 12))(
             torch.zeros(2, 12), torch.tensor([0, 1]), torch.tensor([0, 1])
         )
     assert len(seen) == 1

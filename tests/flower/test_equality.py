@@ -19,6 +19,7 @@ PAIRS = [
     for rule in ("fedavg", "fedsgd", "fedprox", "scaffold", "fedrs", "logit_adjusted")
     for weighting in ("", "afl", "fedpals")
 ]
+PAIRS += ["fedrs_graded", "fedlc+feddisco", "iwerm", "iwerm+afl", "scaffold+feddisco"]
 
 
 @pytest.mark.parametrize("method", PAIRS)
@@ -33,15 +34,15 @@ def test_five_rounds_have_the_simulators_bits(method: str, participation: float,
         fraction_train=participation,
         fraction_evaluate=0.0,
         checkpoint=tmp_path / "state.safetensors",
+        tell_target=True,
         **run.method.options,
     )
     result = server.start(grid_of(worker), initial(worker), num_rounds=5)
     assert torch.equal(flat(result.arrays, worker), simulated.vector)
     session = server._session
     assert session is not None
-    assert (session.state.server is None) == (simulated.server is None)
-    if simulated.server is not None and session.state.server is not None:
-        assert torch.equal(session.state.server, simulated.server)
+    assert session.state.clients.keys() == simulated.clients.keys()
+    assert all(torch.equal(vector, simulated.clients[i]) for i, vector in session.state.clients.items())
     if simulated.weighting is not None:
         assert session.state.weighting is not None
         assert session.state.weighting.tolist() == simulated.weighting.tolist()

@@ -22,11 +22,15 @@ from fedpals.engine.server import DivergedError
 from fedpals.errors import InputError
 from fedpals.flower import (
     AFL,
+    IWERM,
     SCAFFOLD,
     FedAvg,
+    FedDisco,
+    FedLC,
     FedPALS,
     FedProx,
     FedRS,
+    FedRSGraded,
     FedSGD,
     LabelAware,
     LogitAdjusted,
@@ -597,12 +601,16 @@ SIBLINGS: dict[str, Callable[[], LabelAware]] = {
     "fedprox": lambda: FedProx(proximal_weight=0.3),
     "scaffold": lambda: SCAFFOLD(server_step=0.5),
     "fedrs": lambda: FedRS(absent_factor=0.1),
+    "fedrs_graded": lambda: FedRSGraded(absent_factor=0.1),
+    "fedlc": lambda: FedLC(calibration=0.5),
+    "iwerm": lambda: IWERM(TARGET, importance_source="pooled", importance_clip=5.0, tell_target=True),
+    "feddisco": lambda: FedDisco(TARGET, discrepancy_weight=0.2, discrepancy_offset=0.0),
     "logit_adjusted": lambda: LogitAdjusted(adjustment=0.5),
     "afl": lambda: AFL(mixture_step=0.2),
 }
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"oracle"}))
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"oracle", "pooled"}))
 def test_every_method_has_a_sibling_of_its_name(name: str) -> None:
     sibling = SIBLINGS[name]().method
     options = {**vars(sibling.rule), **{k: v for k, v in vars(sibling.weighting).items() if v is not None}}
@@ -616,6 +624,10 @@ def test_every_method_has_a_sibling_of_its_name(name: str) -> None:
         (lambda: strategy("fedpals", ess=0.5), "FedPALS needs target"),
         (lambda: FedPALS([0.5, 0.6]), "target sums to 1.1"),
         (lambda: strategy("oracle", TARGET), "oracle redraws the clients"),
+        (lambda: strategy("pooled", TARGET), "pooled puts all samples in one place"),
+        (lambda: strategy("feddisco"), "FedDisco needs target"),
+        (lambda: IWERM(tell_target=True), "IW-ERM needs target"),
+        (lambda: strategy("iwerm+fedpals", TARGET), r"IW-ERM\+FedPALS tells every client what T is.*tell_target=True"),
         (lambda: strategy("fedavg", TARGET, ess=0.5), "ess is no option of the method 'fedavg'"),
         (lambda: FedRS(absent_factor=2.0), "absent_factor is 2.0; it must be less than or equal to 1"),
         (lambda: FedPALS(TARGET, ess=0.5, lam=1.0), "give one of them"),

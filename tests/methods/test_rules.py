@@ -10,14 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedpals import LabelCounts
 from fedpals.engine.client import batches, local_update
 from fedpals.engine.flat_model import FlatModel
 from fedpals.engine.plan import Plan
 from fedpals.methods import ClientRule
+from fedpals.methods.calibrated_logits import CalibratedLogits
 from fedpals.methods.full_batch import FullBatch
+from fedpals.methods.importance_weighted import ImportanceWeighted
 from fedpals.methods.logit_adjusted import LogitAdjusted
 from fedpals.methods.proximal import Proximal
-from fedpals.methods.restricted_softmax import RestrictedSoftmax
+from fedpals.methods.restricted_softmax import GradedSoftmax, RestrictedSoftmax
 from fedpals.methods.scaffold import Scaffold
 from fedpals.rng import generator
 
@@ -36,8 +39,8 @@ def samples(n: int = 12, features: int = 2, classes: int = 3, seed: int = 1) -> 
     return torch.from_numpy(rng.normal(size=(n, features))).float(), torch.from_numpy(rng.integers(classes, size=n))
 
 
-def marginal(y: Tensor, classes: int = 3) -> Tensor:
-    return torch.bincount(y, minlength=classes) / len(y)
+def counts(y: Tensor, classes: int = 3) -> Tensor:
+    return torch.bincount(y, minlength=classes)
 
 
 def test_one_step_of_two_clients_by_hand() -> None:
@@ -55,7 +58,7 @@ def test_one_step_of_two_clients_by_hand() -> None:
             start,
             torch.tensor(x),
             torch.tensor(y),
-            torch.tensor([True, True]),
+            torch.tensor([1, 1]),
             FullBatch(),
             Plan(),
             generator(0),
@@ -95,7 +98,7 @@ def test_a_strong_proximal_term_keeps_the_client_at_home() -> None:
     for rule in (ClientRule(), Proximal(proximal_weight=9.0)):
         model = linear()
         start = model.vector.clone()
-        update = local_update(model, start, x, y, marginal(y), rule, Plan(epochs=10, batch_size=4), generator(0))
+        update = local_update(model, start, x, y, counts(y), rule, Plan(epochs=10, batch_size=4), generator(0))
         ends.append(float((update.vector - start).norm()))
     assert ends[1] < 0.3 * ends[0]
 
@@ -106,7 +109,7 @@ def test_restricted_softmax_leaves_absent_labels_where_they_were() -> None:
         model = linear()
         start = model.vector.clone()
         rule = RestrictedSoftmax(absent_factor=factor)
-        update = local_update(model, start, x, y, marginal(y), rule, Plan(epochs=2), generator(0))
+        update = local_update(model, start, x, y, counts(y), rule, Plan(epochs=2), generator(0))
         weight = slice(4, 6)  # third row of the 3×2 weight
         assert torch.equal(update.vector[weight], start[weight]) != moves
         assert not torch.equal(update.vector[:4], start[:4])
@@ -118,7 +121,7 @@ def test_full_batch_takes_one_step_with_all_samples() -> None:
     start = model.vector.clone()
     model.load(start)
     gradient = model.gradient(cross_entropy(model.network(x), y))
-    update = local_update(model, start, x, y, marginal(y), FullBatch(), Plan(learning_rate=0.2), generator(0))
+    update = local_update(model, start, x, y, counts(y), FullBatch(), Plan(learning_rate=0.2), generator(0))
     assert update.steps == 1
     assert torch.allclose(update.vector, start - 0.2 * gradient)
 
@@ -140,7 +143,7 @@ def test_adam_is_torch_s() -> None:
     x, y = samples()
     model, other = linear(), linear()
     plan = Plan(epochs=1, batch_size=12, optimizer="adam", learning_rate=0.05)
-    update = local_update(model, model.vector.clone(), x, y, marginal(y), ClientRule(), plan, generator(0))
+    update = local_update(model, model.vector.clone(), x, y, counts(y), ClientRule(), plan, generator(0))
     optimizer = torch.optim.Adam(other.network.parameters(), lr=0.05)
     cross_entropy(other.network(x), y).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -152,7 +155,7 @@ def test_integer_buffers_are_not_averaged_and_float_buffers_are_part_of_the_vect
     model = FlatModel(network)
     x, y = samples(classes=2)
     start = model.vector.clone()
-    update = local_update(model, start, x, y, torch.tensor([True, True]), ClientRule(), Plan(), generator(0))
+    update = local_update(model, start, x, y, torch.tensor([1, 1]), ClientRule(), Plan(), generator(0))
     assert network[1].num_batches_tracked.dtype == torch.int64
     buffers = slice(model.trained, None)
     assert not torch.equal(update.vector[buffers], start[buffers])
@@ -173,25 +176,25 @@ class Quadratics:
         return float((self.a * self.h * self.b).sum() / (self.a * self.h).sum())
 
     def train(self, rule: ClientRule, rounds: int, participants: int, steps: int = 10, rate: float = 0.02) -> float:
-        w, server, clients = torch.zeros(1), None, dict[int, Tensor | None]()
+        w, server, clients = torch.zeros(1), None, dict[int, Tensor]()
         for number in range(rounds):
             chosen = np.sort(generator(0, "round", number).permutation(3)[:participants]).tolist()
             share = self.a[chosen] / self.a[chosen].sum()
-            average, changes = torch.zeros(1), []
+            average = torch.zeros(1)
             for weight, i in zip(share, chosen, strict=True):
                 correction = rule.correction(server, clients.get(i), w)
-                v = w.clone()
+                v, total = w.clone(), torch.zeros(1)
                 for _ in range(steps):
                     gradient = self.h[i] * (v - self.b[i])
+                    total += gradient
                     rule.adjust_gradient(gradient, v, w, correction)
                     v = v - rate * gradient
-                new = rule.client_state(correction, clients.get(i), w, v, steps, rate)
+                new = rule.client_state(clients.get(i), w, v, total / steps)
                 if new is not None:
-                    old = clients.get(i)
-                    changes.append((float(self.a[i]), new if old is None else new - old))
                     clients[i] = new
                 average = average + weight * v
-            server = rule.server_state(server, changes, w)
+            known = [(float(self.a[i]), vector) for i, vector in sorted(clients.items())]
+            server = rule.server_vector(known, LabelCounts.of([[1]] * 3), np.ones(1))
             w = rule.step(w, average)
         return float(w)
 
@@ -224,7 +227,7 @@ def test_logit_adjustment_at_zero_is_plain_training_and_at_one_forgets_the_clien
         model = FlatModel(nn.Linear(2, 2))
         model.vector.zero_()
         rule = LogitAdjusted(adjustment=adjustment)
-        update = local_update(model, model.vector.clone(), x, y, marginal(y, 2), rule, plan, generator(0))
+        update = local_update(model, model.vector.clone(), x, y, counts(y, 2), rule, plan, generator(0))
         model.load(update.vector)
         logits = model.logits(torch.eye(2))
         gaps[adjustment] = (logits[:, 0] - logits[:, 1]).tolist()
@@ -242,8 +245,8 @@ def test_the_prior_that_a_logit_adjusted_model_has_built_in() -> None:
 class Squared(ClientRule):
     """Not affine."""
 
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        del marginal
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        del counts
         return logits**2
 
 
@@ -251,20 +254,20 @@ class Squared(ClientRule):
 class OtherFactor(RestrictedSoftmax):
     """Affine, but the parent's map is not its own."""
 
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        return 2 * super().adjust_logits(logits, marginal)
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        return 2 * super().adjust_logits(logits, counts)
 
 
 @dataclass(frozen=True)
 class OtherFactorWithMap(OtherFactor):
-    def logit_map(self, marginal: Tensor) -> tuple[Tensor, Tensor]:
-        factor, offset = RestrictedSoftmax(absent_factor=self.absent_factor).logit_map(marginal)
+    def logit_map(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        factor, offset = RestrictedSoftmax(absent_factor=self.absent_factor).logit_map(counts)
         return 2 * factor, offset
 
 
 class Mixin:
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        del marginal
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        del counts
         return -logits
 
 
@@ -282,19 +285,20 @@ class Tuned(RestrictedSoftmax):
     "rule",
     [
         ClientRule(), FullBatch(), Proximal(), Scaffold(), RestrictedSoftmax(absent_factor=0.2), Tuned(),
-        LogitAdjusted(adjustment=0.4), OtherFactorWithMap(),
+        GradedSoftmax(absent_factor=0.2), LogitAdjusted(adjustment=0.4), CalibratedLogits(calibration=0.3),
+        ImportanceWeighted(), OtherFactorWithMap(),
     ],
 )  # fmt: skip
 def test_the_map_of_logits_says_what_is_done_to_them(rule: ClientRule) -> None:
     logits = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
-    shares = torch.tensor([0.5, 0.0, 0.3, 0.2])
-    logit_map = rule.logit_map(shares)
+    own = torch.tensor([50, 0, 30, 20])
+    logit_map = rule.logit_map(own)
     assert logit_map is not None
     factor, offset = logit_map
     assert factor.dtype == offset.dtype == torch.float32
-    assert torch.allclose(rule.adjust_logits(logits, shares), factor * logits + offset)
+    assert torch.allclose(rule.adjust_logits(logits, own), factor * logits + offset)
 
 
 @pytest.mark.parametrize("rule", [Squared(), OtherFactor(), Mixed()])
 def test_a_rule_that_changes_logits_and_does_not_say_how_has_no_map(rule: ClientRule) -> None:
-    assert rule.logit_map(torch.ones(3) / 3) is None
+    assert rule.logit_map(torch.ones(3)) is None

@@ -73,7 +73,7 @@ def test_names_compose() -> None:
     assert options_of("scaffold+afl") == ["server_step", "mixture_step"]
     assert option_keys().keys() >= {"lam", "ess", "proximal_weight", "absent_factor"}
     paper = {"fedavg", "fedsgd", "fedprox", "scaffold", "fedrs", "afl", "fedpals", "oracle"}
-    assert set(METHODS) == {*paper, "logit_adjusted"}
+    assert set(METHODS) == {*paper, "logit_adjusted", "fedrs_graded", "fedlc", "iwerm", "feddisco", "pooled"}
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,11 @@ class Step:
     logits: Tensor
 
 
-def torch_step(layers: nn.Sequential, x: Tensor, y: Tensor, factor: Tensor, offset: Tensor) -> Step:
+def torch_step(layers: nn.Sequential, x: Tensor, y: Tensor, factor: Tensor, offset: Tensor, weights: Tensor) -> Step:
     dtype = next(layers.parameters()).dtype
     logits = layers(x.to(dtype))
-    loss = nn.functional.cross_entropy(logits * factor.to(dtype) + offset.to(dtype), y)
+    losses = nn.functional.cross_entropy(logits * factor.to(dtype) + offset.to(dtype), y, reduction="none")
+    loss = (losses * weights.to(dtype)[y]).mean()
     gradient = list(torch.autograd.grad(loss, list(layers.parameters())))
     return Step(float(loss.detach()), gradient, logits.detach())
 

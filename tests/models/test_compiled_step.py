@@ -28,33 +28,35 @@ from tests.models.reference import Shape, Step, error, flat, images, plain, torc
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (2, 17, 23), (4, 9, 40), (1, 4, 4), (5, 8, 21)]
 """The paper's two, padded ones with the smallest, odd sides, and more channels than are promised."""
 BATCHES = [1, 3, 33, 50]
-AS_THEY_ARE = np.concatenate([np.ones(10, np.float32), np.zeros(10, np.float32)])
-"""Factors and offsets of labels that change no logits."""
+AS_THEY_ARE = np.concatenate([np.ones(10, np.float32), np.zeros(10, np.float32), np.ones(10, np.float32)])
+"""Factors and offsets of labels that change no logits, and equal weights."""
 
 
-def batch(shape: Shape, n: int, classes: int = 10, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Images, of which some rows are the batch, labels, and factors and offsets of labels."""
+def batch(shape: Shape, n: int, classes: int = 10, seed: int = 0) -> tuple[Tensor, ...]:
+    """Images, of which some rows are the batch, labels, and factors, offsets and weights of labels."""
     generator = torch.Generator().manual_seed(seed)
     x = images(n + 4, shape, seed)
     y = torch.randint(classes, (n + 4,), generator=generator)
     rows = torch.randperm(n + 4, generator=generator)[:n]
-    return x, rows, y, torch.rand(classes, generator=generator) + 0.5, torch.randn(classes, generator=generator)
+    factor, offset = torch.rand(classes, generator=generator) + 0.5, torch.randn(classes, generator=generator)
+    return x, rows, y, factor, offset, torch.rand(classes, generator=generator) * 3
 
 
 def compare(shape: Shape, n: int, classes: int = 10) -> dict[str, tuple[float, float]]:
     """Return the errors of the compiled step and of torch's in float32, by what they are of."""
     network = build("cnn", shape=shape, classes=classes, seed=0)
-    x, rows, y, factor, offset = batch(shape, n, classes)
+    x, rows, y, factor, offset, weights = batch(shape, n, classes)
     computing = kernel(shape, classes)
     vector = flat(list(network.parameters())).detach()
-    loss, gradient = computing.loss_and_gradient(vector, x, rows, y, torch.cat([factor, offset]).numpy())
+    loss, gradient = computing.loss_and_gradient(vector, x, rows, y, torch.cat([factor, offset, weights]).numpy())
     shapes = [p.permute(0, 2, 3, 1).shape if p.dim() == 4 else p.shape for p in network.parameters()]
     parts = torch.split(gradient, [math.prod(s) for s in shapes])
     shaped = [part.view(s) for part, s in zip(parts, shapes, strict=True)]
     shaped = [g.permute(0, 3, 1, 2) if g.dim() == 4 else g for g in shaped]
     ours = Step(float(loss), shaped, computing.logits(vector, x[rows]))
     exact, single = (
-        torch_step(plain(network, dtype), x[rows], y[rows], factor, offset) for dtype in (torch.float64, torch.float32)
+        torch_step(plain(network, dtype), x[rows], y[rows], factor, offset, weights)
+        for dtype in (torch.float64, torch.float32)
     )
     errors = {"logits": (error(ours.logits, exact.logits), error(single.logits, exact.logits))}
     errors["loss"] = (abs(ours.loss - exact.loss) / exact.loss, abs(single.loss - exact.loss) / exact.loss)
@@ -101,12 +103,12 @@ class Pieces:
 
     def __init__(self, shape: Shape, n: int) -> None:
         self.network = build("cnn", shape=shape, classes=10, seed=0)
-        self.x, self.rows, self.y, factor, offset = batch(shape, n)
+        self.x, self.rows, self.y, factor, offset, weights = batch(shape, n)
         self.n, self.s = n, layout(shape, 10, n)
         self.work, self.indices = work_arrays(self.s)
         self.work[self.s.gradient :][: self.s.size] = np.nan
         vector = flat(list(self.network.parameters())).detach().numpy()
-        adjustment = torch.cat([factor, offset]).numpy()
+        adjustment = torch.cat([factor, offset, weights]).numpy()
         flat_images = self.x.permute(0, 2, 3, 1).reshape(-1).numpy()
         table = np.array(self.s, np.int64)
         given = flat_images, self.rows.numpy(), vector, self.y.numpy(), adjustment, 1 / n
@@ -162,9 +164,11 @@ class TestPieces:
         assert error(three, network[7](two).relu()) < 1e-6
         assert error(four, network[9](three).relu()) < 1e-6
         assert error(logits, network[11](four)) < 1e-6
-        _, _, _, factor, offset = batch(shape, n)
+        _, _, _, factor, offset, weights = batch(shape, n)
         logits.requires_grad_()
-        loss = nn.functional.cross_entropy(logits * factor.double() + offset.double(), pieces.y[pieces.rows])
+        labels = pieces.y[pieces.rows]
+        losses = nn.functional.cross_entropy(logits * factor.double() + offset.double(), labels, reduction="none")
+        loss = (losses * weights[labels]).mean()
         assert pieces.loss == pytest.approx(float(loss.detach()), rel=1e-6)
         (wanted,) = torch.autograd.grad(loss, logits)
         assert error(pieces.rows_of("gradient5", s.row5, 10), wanted) < 1e-6
@@ -205,7 +209,7 @@ class TestPieces:
 
 def test_memory_beyond_the_last_image_is_not_read_into_results() -> None:
     shape = (1, 28, 28)
-    network, (x, _, y, _, _) = build("cnn", shape=shape, classes=10, seed=0), batch(shape, 1)
+    network, (x, _, y, *_) = build("cnn", shape=shape, classes=10, seed=0), batch(shape, 1)
     vector, ones = flat(list(network.parameters())).detach(), AS_THEY_ARE
     around = torch.full((3, 1, 28, 28), float("nan"))
     around[1] = x[0]
@@ -235,7 +239,7 @@ def test_what_is_not_finite_goes_through_pools_and_relu_as_in_torch(value: float
         assert bool(found[1].isnan().all())
     y, ones = torch.tensor([1, 2, 3]), AS_THEY_ARE
     loss, gradient = computing.loss_and_gradient(vector, x, torch.arange(3), y, ones)
-    exact = torch_step(plain(pieces.network), x, y, torch.ones(10), torch.zeros(10))
+    exact = torch_step(plain(pieces.network), x, y, torch.ones(10), torch.zeros(10), torch.ones(10))
     assert math.isfinite(loss) == math.isfinite(exact.loss)
     assert bool(gradient.isfinite().all()) == all(bool(g.isfinite().all()) for g in exact.gradient)
 
@@ -258,7 +262,7 @@ def test_equal_pixels_pass_their_gradient_to_the_first_as_in_torch(shape: Shape)
     ones = AS_THEY_ARE
     computing, vector = kernel(shape, 10), flat(list(network.parameters())).detach()
     _, gradient = computing.loss_and_gradient(vector, x, torch.arange(2), y, ones)
-    exact = torch_step(plain(network), x, y, torch.ones(10), torch.zeros(10))
+    exact = torch_step(plain(network), x, y, torch.ones(10), torch.zeros(10), torch.ones(10))
     assert error(gradient, flat(exact.gradient)) < 1e-5
 
 
@@ -274,8 +278,8 @@ def test_rows_and_labels_that_do_not_exist_are_refused() -> None:
 def test_results_do_not_depend_on_what_was_computed_before() -> None:
     shape = (3, 17, 16)
     vector = flat(list(build("cnn", shape=shape, classes=10, seed=0).parameters())).detach()
-    x, rows, y, factor, offset = batch(shape, 50)
-    adjustment = torch.cat([factor, offset]).numpy()
+    x, rows, y, factor, offset, weights = batch(shape, 50)
+    adjustment = torch.cat([factor, offset, weights]).numpy()
     fresh = Kernel(shape, 10)
     loss, gradient = fresh.loss_and_gradient(vector, x, rows, y, adjustment)
     gradient = gradient.clone()

@@ -116,8 +116,8 @@ class TestTorchComputes:
         assert error(model.logits(x), outputs) < 1e-6
         rng = np.random.default_rng(0)
         before = model.vector.clone()
-        y, marginal = torch.zeros(20, dtype=torch.int64), torch.ones(10) / 10
-        after = local_update(model, before, x, y, marginal, ClientRule(), Plan(), rng).vector
+        y, counts = torch.zeros(20, dtype=torch.int64), torch.ones(10)
+        after = local_update(model, before, x, y, counts, ClientRule(), Plan(), rng).vector
         assert torch.equal(before[model.trained :], after[model.trained :])
         assert not torch.equal(before, after)
 
@@ -136,25 +136,25 @@ def test_saved_models_keep_their_names() -> None:
 
 
 def client(shape: Shape, n: int = 90) -> tuple[Tensor, Tensor, Tensor]:
-    """Samples of a client that lacks some labels, with its marginal."""
+    """Samples of a client that lacks some labels, with its label counts."""
     rng = np.random.default_rng(0)
     x = prepare(rng.integers(256, size=(n, *shape), dtype=np.uint8))
     y = torch.from_numpy(rng.integers(6, size=n))
-    return x, y, torch.bincount(y, minlength=10) / n
+    return x, y, torch.bincount(y, minlength=10)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("batch_size", [7, 32])
 def test_training_follows_torch_and_repeats_to_the_bit(shape: Shape, batch_size: int) -> None:
     """A client's round of SGD against the same steps by torch's optimiser in float64."""
-    x, y, marginal = client(shape)
+    x, y, counts = client(shape)
     network = build("cnn", shape=shape, classes=10, seed=0)
     reference = plain(network)
     model = FlatModel(network)
     start = model.vector.clone()
     plan = Plan(batch_size=batch_size, learning_rate=0.02)
     one, other = (
-        local_update(model, start, x, y, marginal, ClientRule(), plan, np.random.default_rng(1)) for _ in range(2)
+        local_update(model, start, x, y, counts, ClientRule(), plan, np.random.default_rng(1)) for _ in range(2)
     )
     assert torch.equal(one.vector, other.vector)
     assert one.loss == other.loss
@@ -181,26 +181,26 @@ def _train(reference: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> list[
 class SameLogits(RestrictedSoftmax):
     """The parent's logits, but it does not say that they are affine: torch computes with them."""
 
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        return super().adjust_logits(logits, marginal)
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        return super().adjust_logits(logits, counts)
 
 
 @dataclass(frozen=True)
 class SameAdjusted(LogitAdjusted):
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        return super().adjust_logits(logits, marginal)
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        return super().adjust_logits(logits, counts)
 
 
 @dataclass(frozen=True)
 class SamePlain(ClientRule):
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        return super().adjust_logits(logits, marginal)
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        return super().adjust_logits(logits, counts)
 
 
 @dataclass(frozen=True)
 class SameFullBatch(FullBatch):
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        return super().adjust_logits(logits, marginal)
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        return super().adjust_logits(logits, counts)
 
 
 @pytest.mark.parametrize(
@@ -216,13 +216,13 @@ class SameFullBatch(FullBatch):
 def test_rules_that_do_not_say_what_they_do_to_logits_give_the_same(
     rule: ClientRule, by_torch: ClientRule, augment: str | None
 ) -> None:
-    x, y, marginal = client((1, 28, 28))
-    assert by_torch.logit_map(marginal) is None
+    x, y, counts = client((1, 28, 28))
+    assert by_torch.logit_map(counts) is None
     model = FlatModel(build("cnn", shape=(1, 28, 28), classes=10, seed=0))
     start = model.vector.clone()
     plan = Plan.model_validate({"batch_size": 20, "epochs": 2, "augment": augment, "learning_rate": 0.02})
     ends = [
-        local_update(model, start, x, y, marginal, each, plan, np.random.default_rng(1)).vector - start
+        local_update(model, start, x, y, counts, each, plan, np.random.default_rng(1)).vector - start
         for each in (rule, by_torch)
     ]
     assert error(ends[0], ends[1]) < 1e-4
@@ -233,7 +233,7 @@ def test_rules_that_do_not_say_what_they_do_to_logits_give_the_same(
 @pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimizer": "adam"}, {"clip_norm": 0.5}])
 def test_hooks_on_the_gradient_and_optimisers_work_as_ever(rule: ClientRule, settings: dict[str, object]) -> None:
     """The compiled gradient goes through them as torch's does; here that of the layers, one by one."""
-    x, y, marginal = client((1, 8, 8))
+    x, y, counts = client((1, 8, 8))
     plan = Plan.model_validate({"batch_size": 30, "epochs": 2, "learning_rate": 0.01, **settings})
     ends = []
     for hooked in (False, True):
@@ -243,14 +243,14 @@ def test_hooks_on_the_gradient_and_optimisers_work_as_ever(rule: ClientRule, set
         model = FlatModel(network)
         start = model.vector.clone()
         server = torch.full_like(start, 0.01)
-        update = local_update(model, start, x, y, marginal, rule, plan, np.random.default_rng(1), server=server)
+        update = local_update(model, start, x, y, counts, rule, plan, np.random.default_rng(1), server=server)
         ends.append(update.vector - start)
         assert (model.kernel(x) is None) == hooked
     assert error(ends[0], ends[1]) < 2e-3 if "optimizer" in settings else error(ends[0], ends[1]) < 1e-4
 
 
 def test_threads_have_kernels_of_their_own() -> None:
-    x, y, marginal = client((1, 28, 28), 400)
+    x, y, counts = client((1, 28, 28), 400)
     ends: dict[int, list[Tensor]] = {0: [], 1: []}
 
     def train(number: int) -> None:
@@ -258,7 +258,7 @@ def test_threads_have_kernels_of_their_own() -> None:
         start = model.vector.clone()
         for _ in range(3):
             rng = np.random.default_rng(1)
-            ends[number].append(local_update(model, start, x, y, marginal, ClientRule(), Plan(), rng).vector)
+            ends[number].append(local_update(model, start, x, y, counts, ClientRule(), Plan(), rng).vector)
 
     threads = [threading.Thread(target=train, args=(number,)) for number in ends]
     for thread in threads:

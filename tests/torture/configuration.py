@@ -16,13 +16,13 @@ METHOD_OF = {
     "adjustment": "logit_adjusted",
     "label-floor": "logit_adjusted",
     "mixture-step": "afl",
+    "calibration": "fedlc",
+    "importance-source": "iwerm",
+    "importance-clip": "iwerm",
+    "discrepancy-weight": "feddisco",
+    "discrepancy-offset": "feddisco",
 }
 """Method that has an option."""
-WHOLE = ("clients", "labels-per-client", "samples-per-client", "epochs", "steps", "batch-size", "rounds", "patience")
-WHOLE_OTHERS = ("seeds", "workers", "checkpoint-every", "test-samples", "validation-samples")
-NUMBERS = ("beta", "learning-rate", "clip-norm", "participation", "count-epsilon", "held-out", *METHOD_OF)
-MAY_BE_ZERO = {"lam", "proximal-weight", "server-step", "absent-factor", "adjustment", "label-floor", "mixture-step"}
-FRACTIONS = ("momentum", "server-momentum", "averaging")
 WORDS = (
     "scale",
     "impute",
@@ -34,7 +34,32 @@ WORDS = (
     "method",
     "task",
     "target-estimate",
+    "importance-source",
 )
+WHOLE = ("clients", "labels-per-client", "samples-per-client", "epochs", "steps", "batch-size", "rounds", "patience")
+WHOLE_OTHERS = ("seeds", "workers", "checkpoint-every", "test-samples", "validation-samples")
+NUMBERS = (
+    "beta",
+    "learning-rate",
+    "clip-norm",
+    "participation",
+    "count-epsilon",
+    "held-out",
+    *(flag for flag in METHOD_OF if flag not in WORDS),
+)
+MAY_BE_ZERO = {
+    "lam",
+    "proximal-weight",
+    "server-step",
+    "absent-factor",
+    "adjustment",
+    "label-floor",
+    "mixture-step",
+    "calibration",
+    "discrepancy-weight",
+    "discrepancy-offset",
+}
+FRACTIONS = ("momentum", "server-momentum", "averaging")
 
 
 def cases() -> Iterator[Case]:

@@ -137,6 +137,14 @@ class Federation:
         clients = partitions.oracle(self.dataset.y, pool, self.target, sizes, generator(seed, "oracle"))
         return replace(self, clients=clients)
 
+    def pooled(self) -> Federation:
+        """Put the samples of all clients in one place, where one client trains with them.
+
+        What clients hold out stays theirs, so that models are compared and clients tested on the same samples.
+        """
+        everything = np.sort(np.concatenate(self.clients))
+        return replace(self, clients=(everything,), names=("all clients",) if self.names else ())
+
     @cached_property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that differ whenever a sample, a label, a client or T does."""

@@ -69,11 +69,11 @@ class Client:
 
         Whatever the network draws from torch's generator, as Dropout does, has an address too.
         """
-        marginal = torch.bincount(self.y, minlength=self.labels) / len(self.y)
+        counts = torch.bincount(self.y, minlength=self.labels)
         rng = generator(self.seed, "batches", round_number, self.number)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(integer_seed(self.seed, "torch", round_number, self.number))
-            return local_update(model, start, self.x, self.y, marginal, rule, plan, rng, server=server, client=state)
+            return local_update(model, start, self.x, self.y, counts, rule, plan, rng, server=server, client=state)
 
     def loss(self, model: FlatModel, vector: Tensor) -> float:
         """Return the mean loss of the parameters ``vector`` on the samples to train with."""
@@ -148,7 +148,7 @@ def local_update(
     start: Tensor,
     x: Tensor,
     y: Tensor,
-    marginal: Tensor,
+    counts: Tensor,
     rule: ClientRule,
     plan: Plan,
     rng: np.random.Generator,
@@ -166,8 +166,8 @@ def local_update(
         The global parameters w_t, a flat vector.
     x, y
         The client's samples, prepared, and their labels.
-    marginal
-        (K,) the client's own label marginal S_i.
+    counts
+        (K,) the client's own label counts.
     rule, plan, rng
         How to train, how long, and the generator that shuffles.
     server, client
@@ -180,18 +180,21 @@ def local_update(
     correction = rule.correction(server, client, anchor)
     take_step = _OPTIMIZERS[plan.optimizer](weights, plan)
     smallest = 2 if model.normalises_batches else 1  # one sample has no variance that a batch could be normalised by
-    loss_and_gradient = fastest(model, rule, marginal, x)
+    loss_and_gradient = fastest(model, rule, counts, x, rule.label_weights(counts, server))
     steps_of = _whole_batch(x, y, plan, rng) if rule.full_batch else batches(x, y, plan, rng, smallest=smallest)
+    total = torch.zeros_like(weights) if rule.needs_gradients else None
     losses = []
     for inputs, labels, rows in steps_of:
         loss, gradient = loss_and_gradient(inputs, labels, rows)
+        if total is not None:
+            total.add_(gradient)
         rule.adjust_gradient(gradient, weights, anchor, correction)
         if plan.clip_norm is not None:
             gradient.mul_((plan.clip_norm / gradient.norm().clamp(min=1e-12)).clamp(max=1.0))
         take_step(gradient)
         losses.append(loss)
     steps = len(losses)
-    state = rule.client_state(correction, client, anchor, weights, steps, plan.learning_rate)
+    state = rule.client_state(client, anchor, weights, None if total is None else total.div_(steps))
     return Update(model.vector.clone(), float(torch.stack(losses).double().mean()), steps, state)
 
 

@@ -19,25 +19,38 @@ LossAndGradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """From samples, labels and the rows of a batch to the loss and the flat gradient, which the next call overwrites."""
 
 
-def fastest(model: FlatModel, rule: ClientRule, marginal: Tensor, x: Tensor) -> LossAndGradient:
-    """Return the fastest way for samples like ``x`` of a client with the label marginal S_i, (K,)."""
-    kernel, logit_map = model.kernel(x), rule.logit_map(marginal)
+def fastest(
+    model: FlatModel, rule: ClientRule, counts: Tensor, x: Tensor, label_weights: Tensor | None = None
+) -> LossAndGradient:
+    """Return the fastest way for samples like ``x`` of a client with the label ``counts``, (K,).
+
+    The loss of a batch is the mean of its samples' losses, each times the weight of its label, (K,), where there are
+    ``label_weights``.
+    """
+    kernel, logit_map = model.kernel(x), rule.logit_map(counts)
+
+    def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+        adjusted = rule.adjust_logits(logits, counts)
+        if label_weights is None:
+            return cross_entropy(adjusted, labels)
+        return cross_entropy(adjusted, labels, label_weights, reduction="sum") / len(labels)
+
     if kernel is not None:
         if logit_map is None:
             return lambda x, y, rows: kernel.differentiate(
-                model.vector, x, rows, lambda logits: cross_entropy(rule.adjust_logits(logits, marginal), y[rows])
+                model.vector, x, rows, lambda logits: loss_of(logits, y[rows])
             )
-        adjustment = torch.cat(logit_map).numpy()
+        weights = torch.ones_like(logit_map[0]) if label_weights is None else label_weights
+        adjustment = torch.cat([*logit_map, weights]).numpy()
         return lambda x, y, rows: kernel.loss_and_gradient(model.vector, x, rows, y, adjustment)
     if logit_map is not None and (layers := _linear_layers(model, x)):
-        return _by_hand(layers, *logit_map)
-    return _by_autograd(model, rule, marginal)
+        return _by_hand(layers, *logit_map, label_weights)
+    return _by_autograd(model, loss_of)
 
 
-def _by_autograd(model: FlatModel, rule: ClientRule, marginal: Tensor) -> LossAndGradient:
+def _by_autograd(model: FlatModel, loss_of: Callable[[Tensor, Tensor], Tensor]) -> LossAndGradient:
     def compute(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        logits = model.network(_select(x, rows))
-        loss = cross_entropy(rule.adjust_logits(logits, marginal), y.index_select(0, rows))
+        loss = loss_of(model.network(_select(x, rows)), y.index_select(0, rows))
         return loss.detach(), model.gradient(loss)
 
     return compute
@@ -50,12 +63,13 @@ def _select(x: Tensor, rows: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
 
 
-def _by_hand(layers: list[nn.Linear], factor: Tensor, offset: Tensor) -> LossAndGradient:
+def _by_hand(layers: list[nn.Linear], factor: Tensor, offset: Tensor, label_weights: Tensor | None) -> LossAndGradient:
     """Return loss and gradient of linear layers with ReLU between them, without autograd.
 
     The inputs h of a layer are the samples or the outputs of the layer before it. With adjusted logits
-    z = f · (W h + b) + o, the errors of the last layer are e = f · (softmax(z) − [label]) / n. The gradient of a
-    layer's W is Σ e hᵀ, that of its b is Σ e, and the errors of the layer before it are Wᵀ e where h > 0.
+    z = f · (W h + b) + o, the errors of the last layer are e = f · (softmax(z) − [label]) / n, times the label's
+    weight. The gradient of a layer's W is Σ e hᵀ, that of its b is Σ e, and the errors of the layer before it are
+    Wᵀ e where h > 0.
     """
     weights, biases = ([getattr(layer, name).detach() for layer in layers] for name in ("weight", "bias"))
     sizes = [p.numel() for layer in layers for p in (layer.weight, layer.bias)]
@@ -70,8 +84,13 @@ def _by_hand(layers: list[nn.Linear], factor: Tensor, offset: Tensor) -> LossAnd
             inputs.append(torch.addmm(bias, inputs[-1], weight.T).relu_())
         logits = torch.addmm(biases[-1], inputs[-1], weights[-1].T).mul_(factor).add_(offset)
         log_shares = logits.log_softmax(1)
-        loss = nll_loss(log_shares, labels)
+        if label_weights is None:
+            loss = nll_loss(log_shares, labels)
+        else:
+            loss = nll_loss(log_shares, labels, label_weights, reduction="sum") / labels.numel()
         errors = log_shares.exp_().sub_(is_label.index_select(0, labels)).mul_(factor / labels.numel())
+        if label_weights is not None:
+            errors.mul_(label_weights.index_select(0, labels)[:, None])
         for i in reversed(range(len(layers))):
             torch.mm(errors.T, inputs[i], out=weight_gradients[i])
             torch.sum(errors, 0, out=bias_gradients[i])

@@ -61,6 +61,13 @@ class HeldOutMetrics:
     per_label: tuple[Estimated | None, ...] = ()
     """Recall of each label; None for a label that nobody held out."""
 
+    def estimate(self, metric: str) -> Estimated | None:
+        """Return the estimate of a metric in the target by its name; None of one that has none."""
+        if metric == "accuracy":
+            return Estimated(self.target_accuracy, self.standard_error)
+        value = getattr(self, metric, None)
+        return value if isinstance(value, Estimated) else None
+
 
 @dataclass(frozen=True)
 class Scores:

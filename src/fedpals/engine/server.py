@@ -19,7 +19,7 @@ from fedpals.engine.round import Refusal, Round
 from fedpals.engine.state import ServerState
 from fedpals.errors import FedpalsError
 from fedpals.labels import Indices, LabelCounts, Vector
-from fedpals.methods import Method
+from fedpals.methods import ClientRule, Method
 from fedpals.rng import generator
 from fedpals.shift.prior import prior_shift
 
@@ -59,6 +59,7 @@ class Server:
         if state.weighting is None:
             state.weighting = method.weighting.start(counts)
         self._last_weights: tuple[Indices, Vector] | None = None
+        self._rule_vector: Tensor | None = None
 
     def admit(self, counts: LabelCounts) -> None:
         """Take in clients that joined: the rows of ``counts`` after those that the server has.
@@ -70,12 +71,12 @@ class Server:
             share = start[mixture.size :]
             self.state.weighting = np.concatenate([mixture * (1.0 - share.sum()), share])
         self.counts = counts
-        self._last_weights = None
+        self._last_weights = self._rule_vector = None
 
     def set_target(self, target: Vector) -> None:
         """Take another T from the next round on."""
         self.target = target
-        self._last_weights = None
+        self._last_weights = self._rule_vector = None
 
     def participants(self, number: int, present: Indices | None = None) -> Indices:
         """Draw the clients of a round, in ascending order; clients without samples have nothing to say.
@@ -119,16 +120,32 @@ class Server:
         used = [i for i, a in weights.items() if a > 0]
         average = self._aggregate(weights, updates)
         vector, velocity = self._move(average)
-        server, clients = self._rule_state(updates)
+        mix = label_mix(self.method.rule, self.counts, self.target, participants, alpha)
         weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
-        state.round, state.vector, state.server, state.weighting = number, vector, server, weighting
+        state.round, state.vector, state.weighting = number, vector, weighting
         state.velocity, state.average = velocity, self._average(number, vector)
-        state.clients |= clients
-        state.mixes.append(np.asarray(alpha @ self.counts.subset(participants).marginals))
+        state.clients |= {i: u.state for i, u in sorted(updates.items()) if u.state is not None}
+        self._rule_vector = None
+        state.mixes.append(mix)
         del state.mixes[: -rounds_per_pass(self.participation)]
         client_losses = {i: math.nan if (loss := updates[i].loss) is None else loss for i in used}
         loss = float(sum(weights[i] * client_losses[i] for i in used))
         return Round(number, participants, alpha, len(used), loss, tuple(refused))
+
+    @property
+    def rule_vector(self) -> Tensor | None:
+        """The rule's vector of the server, which goes to every client of the next round.
+
+        It follows from the clients' vectors and from the weights, counts and T of now, whatever they were before.
+        """
+        if self._rule_vector is None:
+            clients: list[tuple[float, Tensor]] = []
+            if self.state.clients:
+                everyone = np.flatnonzero(self.counts.sizes).astype(np.int64)
+                share = dict(zip(everyone.tolist(), self.weigh(everyone).tolist(), strict=True))
+                clients = [(share[i], vector) for i, vector in sorted(self.state.clients.items())]
+            self._rule_vector = self.method.rule.server_vector(clients, self.counts, self.target)
+        return self._rule_vector
 
     @property
     def prior_shift(self) -> Vector:
@@ -146,7 +163,7 @@ class Server:
         """Train every participant that has weight; refuse what cannot be used and weigh the rest afresh."""
         updates: dict[int, Update] = {}
         refused: list[Refusal] = []
-        rule_vector = self.state.server
+        rule_vector = next(iter(self.state.clients.values()), None)
         while participants.size:
             alpha = self.weigh(participants)
             missing = [i for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0 and i not in updates]
@@ -189,20 +206,6 @@ class Server:
         decay = min(self.averaging, number / (number + _WARM_UP_ROUNDS))
         return decay * self.state.average + (1.0 - decay) * vector.double()
 
-    def _rule_state(self, updates: Mapping[int, Update]) -> tuple[Tensor | None, dict[int, Tensor]]:
-        """Renew the rule's vectors; the server's moves by the participants' shares of the whole population."""
-        new = {i: update.state for i, update in sorted(updates.items()) if update.state is not None}
-        if not new:
-            return self.state.server, {}
-        everyone = np.flatnonzero(self.counts.sizes).astype(np.int64)
-        share = dict(zip(everyone.tolist(), self.weigh(everyone).tolist(), strict=True))
-        changes = []
-        for i, vector in new.items():
-            old = self.state.clients.get(i)
-            changes.append((share[i], vector if old is None else vector - old))
-        like = next(iter(new.values()))
-        return self.method.rule.server_state(self.state.server, changes, like), new
-
     def _learn(self, participants: Indices, losses: Losses) -> Vector | None:
         """Return the weighting's state after the participants have reported their losses."""
         reported = zip(participants.tolist(), losses(participants.tolist()), strict=True)
@@ -211,6 +214,17 @@ class Server:
             return self.state.weighting
         rows = np.array(list(finite), dtype=np.int64)
         return self.method.weighting.learn(self.state.weighting, rows, np.array(list(finite.values())))
+
+
+def label_mix(rule: ClientRule, counts: LabelCounts, target: Vector, participants: Indices, alpha: Vector) -> Vector:
+    """Return the label mix that a round trains on, (K,): p_α = Σ α_i S_i; ∝ Σ α_i w_i S_i if the rule weighs labels."""
+    some = counts.subset(participants)
+    plain = np.asarray(alpha @ some.marginals)
+    weights = rule.label_weights(torch.from_numpy(some.table), rule.server_vector((), counts, target))
+    if weights is None:
+        return plain
+    mix = np.asarray(alpha @ (weights.double().numpy() * some.marginals))
+    return mix / mix.sum() if mix.any() else plain  # without any weight nobody moves the model
 
 
 def rounds_per_pass(participation: float) -> int:

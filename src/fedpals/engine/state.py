@@ -26,8 +26,6 @@ class ServerState:
     """Where the global vector is heading, where the server has momentum."""
     average: Tensor | None = None
     """Running mean of the global vectors, where the server keeps one."""
-    server: Tensor | None = None
-    """The rule's vector of the server."""
     clients: dict[int, Tensor] = field(default_factory=dict)
     """The rule's vectors of clients."""
     weighting: Vector | None = None
@@ -58,8 +56,6 @@ class ServerState:
         """Return the tensors and the facts that the state consists of."""
         tensors = {"vector": self.vector} | {f"client/{i}": t for i, t in self.clients.items()}
         tensors |= {name: t for name in ("velocity", "average") if (t := getattr(self, name)) is not None}
-        if self.server is not None:
-            tensors["server"] = self.server
         if self.weighting is not None:
             tensors["weighting"] = torch.from_numpy(self.weighting)
         if self.mixes:
@@ -74,7 +70,6 @@ class ServerState:
             vector=tensors["vector"],
             velocity=tensors.get("velocity"),
             average=tensors.get("average"),
-            server=tensors.get("server"),
             clients={int(name[7:]): t for name, t in tensors.items() if name.startswith("client/")},
             weighting=tensors["weighting"].numpy() if "weighting" in tensors else None,
             mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],

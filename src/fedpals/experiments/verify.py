@@ -25,7 +25,10 @@ from fedpals.simulation.run import Run
 from fedpals.simulation.sweep import sweep
 
 TOLERANCE = 0.03
-"""Largest difference of a metric that other processors and versions of the arithmetic are allowed."""
+"""Largest difference of a metric that other processors and versions of the arithmetic are allowed.
+
+Six cells of Fashion-MNIST's CNN, stored by an earlier version of the arithmetic, differed by up to 1.5 points.
+"""
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,34 @@ except ImportError:
 
 from fedpals.flower.attendance import TooFewNodesError
 from fedpals.flower.client import Trainee, add_labelcounts, client_app
-from fedpals.flower.methods import AFL, SCAFFOLD, FedAvg, FedPALS, FedProx, FedRS, FedSGD, LogitAdjusted, strategy
+from fedpals.flower.methods import (
+    AFL,
+    IWERM,
+    SCAFFOLD,
+    FedAvg,
+    FedDisco,
+    FedLC,
+    FedPALS,
+    FedProx,
+    FedRS,
+    FedRSGraded,
+    FedSGD,
+    LogitAdjusted,
+    strategy,
+)
 from fedpals.flower.rounds import LabelAware
 
 __all__ = [
     "AFL",
+    "IWERM",
     "SCAFFOLD",
     "FedAvg",
+    "FedDisco",
+    "FedLC",
     "FedPALS",
     "FedProx",
     "FedRS",
+    "FedRSGraded",
     "FedSGD",
     "LabelAware",
     "LogitAdjusted",

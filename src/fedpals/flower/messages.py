@@ -2,7 +2,8 @@
 
 A training message holds the arrays and the config that Flower's own FedAvg would send. If the client rule is not plain
 SGD, the rule with its options and its vectors is added. No message depends on the target, on α or on the counts of
-other clients.
+other clients, except for a rule's vector of the server: SCAFFOLD's is a mean with weights α, and IW-ERM's tells T,
+which is why it is sent only where the user says so.
 """
 
 from __future__ import annotations

@@ -67,9 +67,27 @@ class SCAFFOLD(_NamedStrategy):
 
 
 class FedRS(_NamedStrategy):
-    """Clients scale the logits of labels that they do not have by ``absent_factor``."""
+    """Clients scale the logits of labels that they do not have by ``absent_factor``: the paper's formula."""
 
     method_name = "fedrs"
+
+
+class FedRSGraded(_NamedStrategy):
+    """Clients scale logits by a + (1 − a)·n_c/max n, a being ``absent_factor``: FedRS as its authors released it."""
+
+    method_name = "fedrs_graded"
+
+
+class FedLC(_NamedStrategy):
+    """Clients train with logits − τ·n_c^(−1/4); τ is ``calibration``."""
+
+    method_name = "fedlc"
+
+
+class IWERM(_NamedStrategy):
+    """Clients weigh their samples by T/S_i, or by T/S of all of them; needs ``tell_target=True``, as T shows."""
+
+    method_name = "iwerm"
 
 
 class LogitAdjusted(_NamedStrategy):
@@ -82,3 +100,9 @@ class AFL(_NamedStrategy):
     """Weights move to the mixture of clients with the largest loss, in steps of ``mixture_step``."""
 
     method_name = "afl"
+
+
+class FedDisco(_NamedStrategy):
+    """α_i ∝ max(n_i/N − a·d_i + b, 0), d_i ∝ ‖S_i − T‖; a is ``discrepancy_weight``, b ``discrepancy_offset``."""
+
+    method_name = "feddisco"

@@ -41,7 +41,7 @@ class LabelAware(strategy.FedAvg):
     method
         Client rule and weighting; `fedpals.flower.strategy` builds one from a name.
     target
-        T, K probabilities. Stays on the server. None for methods that do not use it.
+        T, K probabilities. Stays on the server, unless ``tell_target``. None for methods that do not use it.
     seed
         Seed of the draw of participants.
     wait
@@ -52,6 +52,8 @@ class LabelAware(strategy.FedAvg):
         Share of its last step that the global model repeats in every round.
     averaging
         Decay of the running mean of the global models, which is evaluated and returned instead of the last model.
+    tell_target
+        Whether clients may find out T, for the methods that weigh their samples by it (IW-ERM).
     checkpoint
         File for the state after every round; `start` continues from it if it exists.
     flower
@@ -69,16 +71,24 @@ class LabelAware(strategy.FedAvg):
         max_samples: int | None = None,
         server_momentum: float | None = None,
         averaging: float | None = None,
+        tell_target: bool = False,
         checkpoint: Path | str | None = None,
         min_train_nodes: int = 1,
         **flower: Any,
     ) -> None:
         super().__init__(min_train_nodes=min_train_nodes, **flower)
         self._averages_metrics = flower.get("train_metrics_aggr_fn") is not None
-        if target is None and method.weighting.needs_target:
+        if target is None and (method.weighting.needs_target or method.rule.tells_target):
             raise InputError(f"{method.title} needs target, the K label probabilities of the target domain")
         if method.oracle:
             raise InputError("oracle redraws the clients' samples, which a server cannot do; use the simulator")
+        if method.pooled:
+            raise InputError("pooled puts all samples in one place, which a server cannot do; use the simulator")
+        if method.rule.tells_target and not tell_target:
+            raise InputError(
+                f"{method.title} tells every client what T is, which stays on the server otherwise; give "
+                "tell_target=True if clients may know it"
+            )
         if max_samples is not None and max_samples < 1:
             raise InputError(f"max_samples is {max_samples}; it must be at least 1")
         for name, value in (("server_momentum", server_momentum), ("averaging", averaging)):
@@ -320,12 +330,13 @@ class LabelAware(strategy.FedAvg):
 
     def _jobs(self, session: Session, rows: Iterable[int]) -> list[Message]:
         """Return the training messages of clients; they share all records except the rule's vector for the client."""
+        assert session.server is not None
         rule, state = self.method.rule, session.state
         shared = RecordDict(
             {
                 self.arrayrecord_key: session.arrays,
                 self.configrecord_key: session.config,
-                **messages.job(rule, state.server, None),
+                **messages.job(rule, session.server.rule_vector, None),
             }
         )
         jobs = []

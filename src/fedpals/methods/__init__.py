@@ -20,13 +20,16 @@ from pydantic.fields import FieldInfo
 from fedpals.config import did_you_mean, validated
 from fedpals.errors import InputError
 from fedpals.methods.agnostic import Agnostic
+from fedpals.methods.calibrated_logits import CalibratedLogits
+from fedpals.methods.discrepancy import Discrepancy
 from fedpals.methods.full_batch import FullBatch
+from fedpals.methods.importance_weighted import ImportanceWeighted
 from fedpals.methods.logit_adjusted import LogitAdjusted
 from fedpals.methods.option import as_keys, as_text, declared_options, option
 from fedpals.methods.own import check_part, own_name, own_options, own_source
 from fedpals.methods.pals import Pals
 from fedpals.methods.proximal import Proximal
-from fedpals.methods.restricted_softmax import RestrictedSoftmax
+from fedpals.methods.restricted_softmax import GradedSoftmax, RestrictedSoftmax
 from fedpals.methods.rule import ClientRule
 from fedpals.methods.scaffold import Scaffold
 from fedpals.methods.weighting import Weighting
@@ -55,6 +58,8 @@ class MethodEntry:
     weighting: type[Weighting] | None = None
     oracle: bool = False
     """Whether the clients are redrawn from the target's marginal."""
+    pooled: bool = False
+    """Whether one client has the samples of all."""
 
 
 METHODS: dict[str, MethodEntry] = {
@@ -64,8 +69,13 @@ METHODS: dict[str, MethodEntry] = {
     "fedprox": MethodEntry("FedProx", rule=Proximal),
     "scaffold": MethodEntry("SCAFFOLD", rule=Scaffold),
     "fedrs": MethodEntry("FedRS", rule=RestrictedSoftmax),
+    "fedrs_graded": MethodEntry("FedRS (graded)", rule=GradedSoftmax),
+    "fedlc": MethodEntry("FedLC", rule=CalibratedLogits),
     "logit_adjusted": MethodEntry("Logit-adjusted", rule=LogitAdjusted),
+    "iwerm": MethodEntry("IW-ERM", rule=ImportanceWeighted),
     "afl": MethodEntry("AFL", weighting=Agnostic),
+    "feddisco": MethodEntry("FedDisco", weighting=Discrepancy),
+    "pooled": MethodEntry("Pooled", pooled=True),
     "oracle": MethodEntry("Oracle", oracle=True),
 }
 
@@ -83,6 +93,7 @@ class Method:
     """The options that were given, and those that the method settled itself; the others have their defaults."""
     source: str | None = None
     """Digits of the source of rule and weighting, where they are a user's own."""
+    pooled: bool = False
 
     @property
     def named_options(self) -> dict[str, Any]:
@@ -132,8 +143,8 @@ def build_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
         if field.default is None and getattr(part, key) is not None
     }
     title = "+".join(entry.title for entry in entries)
-    oracle = any(entry.oracle for entry in entries)
-    return Method(name, title, rule, weighting, oracle, {**given, **settled}, own_source(rule, weighting))
+    oracle, pooled = any(entry.oracle for entry in entries), any(entry.pooled for entry in entries)
+    return Method(name, title, rule, weighting, oracle, {**given, **settled}, own_source(rule, weighting), pooled)
 
 
 def method_of(given: Any, options: Mapping[str, Any] | None = None) -> Method:
@@ -150,7 +161,7 @@ def method_of(given: Any, options: Mapping[str, Any] | None = None) -> Method:
     if isinstance(given, str):
         return build_method(given, options)
     parts = given if isinstance(given, tuple) else (given,)
-    rule, weighting = ClientRule(), Weighting()
+    rule, weighting, oracle, pooled = ClientRule(), Weighting(), False, False
     names, titles = list[str](), list[str]()
     chosen: dict[str, Any] = {}
     for part in parts:
@@ -158,6 +169,7 @@ def method_of(given: Any, options: Mapping[str, Any] | None = None) -> Method:
             named = build_method(part, {key: v for key, v in (options or {}).items() if key in options_of(part)})
             rule = named.rule if type(named.rule) is not ClientRule else rule
             weighting = named.weighting if type(named.weighting) is not Weighting else weighting
+            oracle, pooled = oracle or named.oracle, pooled or named.pooled
             names, titles, chosen = [*names, named.name], [*titles, named.title], {**chosen, **named.options}
             continue
         check_part(part)
@@ -168,7 +180,7 @@ def method_of(given: Any, options: Mapping[str, Any] | None = None) -> Method:
             {**chosen, **own_options(part)},
         )
     source = own_source(rule, weighting)
-    return Method("+".join(names), "+".join(titles), rule, weighting, oracle=False, options=chosen, source=source)
+    return Method("+".join(names), "+".join(titles), rule, weighting, oracle, chosen, source, pooled)
 
 
 def register(

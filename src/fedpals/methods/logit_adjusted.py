@@ -29,15 +29,17 @@ class LogitAdjusted(ClientRule):
     """τ: 1 takes the client's marginal out altogether, 0 is plain training."""
     label_floor: float = option(0.01, "Marginal that logit_adjusted assumes for labels a client lacks", gt=0, le=1)
 
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
         """Add τ log S_i."""
-        return logits + self._offset(marginal)
+        return logits + self._offset(counts)
 
-    def logit_map(self, marginal: Tensor) -> tuple[Tensor, Tensor]:
+    def logit_map(self, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factor 1 and the offset τ log S_i."""
-        return marginal.new_ones(marginal.shape), self._offset(marginal)
+        offset = self._offset(counts)
+        return offset.new_ones(offset.shape), offset
 
-    def _offset(self, marginal: Tensor) -> Tensor:
+    def _offset(self, counts: Tensor) -> Tensor:
+        marginal = counts / counts.sum()
         return self.adjustment * marginal.clamp(min=self.label_floor).log()
 
     def learned_prior(self, mix: Vector) -> Vector:

@@ -1,4 +1,9 @@
-"""FedRS: labels that a client lacks do not push its classifier away from them (Li and Zhan, 2021)."""
+"""FedRS: labels that a client lacks do not push its classifier away from them (Li and Zhan, 2021).
+
+The paper and the program that its authors released differ. ``fedrs`` is the formula of the paper, and what results
+and configurations of that name have always been; ``fedrs_graded`` is what the authors released, and the stronger of
+the two where clients have few samples of most labels. Two names, because a name never changes its meaning.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +19,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RestrictedSoftmax(ClientRule):
-    """Scales the logits of labels that the client does not have."""
+    """The paper's formula: scales the logits of labels that the client does not have by a."""
 
     name: ClassVar[str] = "restricted_softmax"
-    absent_factor: float = option(0.5, "Factor of FedRS on absent labels' logits", ge=0, le=1)
+    absent_factor: float = option(0.5, "Factor a of FedRS on absent labels' logits", ge=0, le=1)
     """1 is the plain softmax, with 0 their weights do not move at all."""
 
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        """Multiply the logits of absent labels by the factor."""
-        return logits * self._factor(marginal)
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        """Multiply the logits by the factors."""
+        return logits * self._factor(counts)
 
-    def logit_map(self, marginal: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factor and the offset 0."""
-        return self._factor(marginal), marginal.new_zeros(marginal.shape)
+    def logit_map(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the factors and the offset 0."""
+        factor = self._factor(counts)
+        return factor, factor.new_zeros(factor.shape)
 
-    def _factor(self, marginal: Tensor) -> Tensor:
-        return (marginal > 0).float().clamp(min=self.absent_factor)
+    def _factor(self, counts: Tensor) -> Tensor:
+        return (counts > 0).float().clamp(min=self.absent_factor)
+
+
+@dataclass(frozen=True)
+class GradedSoftmax(RestrictedSoftmax):
+    """As its authors released it: scales logits by a + (1 − a)·n_c/max n, with n_c the client's samples of a label.
+
+    So rare labels are held back too, not only absent ones. The authors' classifier has no bias; that of a network
+    here is scaled with the rest of the logit.
+    """
+
+    name: ClassVar[str] = "graded_softmax"
+
+    def _factor(self, counts: Tensor) -> Tensor:
+        return self.absent_factor + (1.0 - self.absent_factor) * (counts / counts.max())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedpals.labels import Vector
+from fedpals.labels import LabelCounts, Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,26 +16,30 @@ if TYPE_CHECKING:
 class ClientRule:
     """How a client trains: plain SGD. Other rules override the hooks they need.
 
-    Some rules keep a vector per client and one at the server (control variates); a rule that keeps
-    none returns None for them.
+    Some rules keep a vector per client, and some send every client one of the server (control variates); a rule
+    without returns None for them.
     """
 
     name: ClassVar[str] = "sgd"
     full_batch: ClassVar[bool] = False
     """Take one step with all samples instead of following the plan (FedSGD)."""
+    needs_gradients: ClassVar[bool] = False
+    """Whether `client_state` takes the mean gradient of the steps, which costs a sum in each of them."""
+    tells_target: ClassVar[bool] = False
+    """Whether the server's vector lets clients find out the target's label marginal T."""
 
-    def adjust_logits(self, logits: Tensor, marginal: Tensor) -> Tensor:
-        """Change the logits, (batch, K), before the loss; ``marginal`` is the client's own S_i, (K,)."""
-        del marginal
+    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        """Change the logits, (batch, K), before the loss; ``counts`` are the client's own label counts, (K,)."""
+        del counts
         return logits
 
-    def logit_map(self, marginal: Tensor) -> tuple[Tensor, Tensor] | None:
+    def logit_map(self, counts: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return factor and offset, (K,) both, so that `adjust_logits` is factor · logits + offset; None if it is not.
 
         With them, some networks compute loss and gradient at once; without, torch differentiates the loss. A
         subclass that overrides `adjust_logits` alone returns None.
         """
-        return marginal.new_ones(marginal.shape), marginal.new_zeros(marginal.shape)
+        return counts.new_ones(counts.shape).float(), counts.new_zeros(counts.shape).float()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -43,6 +48,14 @@ class ClientRule:
         )
         if not issubclass(map_owner, logits_owner):  # the map is that of another adjust_logits
             cls.logit_map = _no_logit_map  # type: ignore[method-assign]
+
+    def label_weights(self, counts: Tensor, server: Tensor | None) -> Tensor | None:
+        """Return the weights of labels in the loss of clients with label ``counts``, both (…, K); None for 1.
+
+        ``server`` is the rule's vector of the server.
+        """
+        del counts, server
+        return None
 
     def learned_prior(self, mix: Vector) -> Vector:
         """Return the label marginal, up to a factor, that a model has built in after training on the ``mix`` p_α."""
@@ -57,21 +70,24 @@ class ClientRule:
         return None
 
     def client_state(
-        self,
-        correction: Tensor | None,
-        client: Tensor | None,
-        start: Tensor,
-        end: Tensor,
-        steps: int,
-        learning_rate: float,
+        self, client: Tensor | None, start: Tensor, end: Tensor, mean_gradient: Tensor | None
     ) -> Tensor | None:
-        """Return the client's new vector after its round."""
-        del correction, client, start, end, steps, learning_rate
+        """Return the client's new vector after its round from ``start`` to ``end``.
+
+        ``mean_gradient`` is the mean of the steps' gradients before `adjust_gradient`; None unless `needs_gradients`.
+        """
+        del client, start, end, mean_gradient
         return None
 
-    def server_state(self, server: Tensor | None, changes: list[tuple[float, Tensor]], like: Tensor) -> Tensor | None:
-        """Return the server's new vector from the clients' changes, each with its share of the population."""
-        del server, changes, like
+    def server_vector(
+        self, clients: Sequence[tuple[float, Tensor]], counts: LabelCounts, target: Vector
+    ) -> Tensor | None:
+        """Return the vector that the server sends to every client of a round.
+
+        ``clients`` are the vectors of all clients that have one, each with its weight in the population; ``counts``
+        and ``target`` are what the server takes for label counts and T.
+        """
+        del clients, counts, target
         return None
 
     def step(self, start: Tensor, average: Tensor) -> Tensor:
@@ -80,6 +96,6 @@ class ClientRule:
         return average
 
 
-def _no_logit_map(self: ClientRule, marginal: Tensor) -> None:
+def _no_logit_map(self: ClientRule, counts: Tensor) -> None:
     """Say that `adjust_logits` may be anything."""
-    del self, marginal
+    del self, counts

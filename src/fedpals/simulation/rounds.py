@@ -99,10 +99,8 @@ class Simulation:
         )
 
     def _train(self, clients: Sequence[int]) -> Iterable[Update]:
-        state = self.state
-        return self.pool.train(
-            [Job(state.round + 1, i, state.vector, state.server, state.clients.get(i)) for i in clients]
-        )
+        state, server = self.state, self.server.rule_vector
+        return self.pool.train([Job(state.round + 1, i, state.vector, server, state.clients.get(i)) for i in clients])
 
     def _losses(self, clients: Sequence[int]) -> Iterable[float]:
         return self.pool.losses([Job(self.state.round + 1, i, self.state.vector) for i in clients])

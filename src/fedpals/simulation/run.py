@@ -261,7 +261,9 @@ class Run:
         """Return the federation that the run trains on; ``folder`` is where official files are looked for first."""
         federation = self.data.federation(self.seed, oracle=self.method.oracle, folder=folder)
         held_out = self.knowledge.held_out
-        return federation if held_out is None else federation.holding_out(held_out, self.seed)
+        if held_out is not None:
+            federation = federation.holding_out(held_out, self.seed)
+        return federation.pooled() if self.method.pooled else federation
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpals.data import Federation
-from fedpals.engine.server import Server, rounds_per_pass
+from fedpals.engine.server import Server, label_mix, rounds_per_pass
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector
 from fedpals.labels.private import noisy_counts, repair
@@ -61,14 +61,16 @@ def server_view(
     )
 
 
-def learned_prior(run: Run, lines: Sequence[RoundLine], counts: LabelCounts) -> Vector:
+def learned_prior(run: Run, lines: Sequence[RoundLine], counts: LabelCounts, target: Vector) -> Vector:
     """Return the label mix π, (K,), that the model of the last of ``lines`` has built in.
 
-    It is what the client rule makes of p_α = Σ α_i S_i, averaged over the rounds in which all clients had their turn.
+    It is what the client rule makes of p_α = Σ α_i S_i, averaged over the rounds in which all clients had their turn;
+    a rule that weighs labels does it for ``target``.
     """
     weights = [line.weights for line in lines[-rounds_per_pass(run.server.participation) :]]
-    mixes = [np.asarray(w.alpha) @ np.asarray(counts.subset(w.participants).marginals) for w in weights]
-    prior = run.method.rule.learned_prior(np.asarray(np.mean(mixes, axis=0)))
+    rule = run.method.rule
+    mixes = [label_mix(rule, counts, target, np.asarray(w.participants), np.asarray(w.alpha)) for w in weights]
+    prior = rule.learned_prior(np.asarray(np.mean(mixes, axis=0)))
     return np.asarray(prior / prior.sum())
 
 

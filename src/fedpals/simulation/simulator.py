@@ -128,7 +128,7 @@ def _save_models(record: Record, simulation: Simulation, last: LastModel) -> Non
             target=tuple(server.target.tolist()),
             correction=correction,
             round=number,
-            prior=tuple(learned_prior(run, lines[:number], server.counts).tolist()),
+            prior=tuple(learned_prior(run, lines[:number], server.counts, server.target).tolist()),
             samples=server.counts.total,
             shape=simulation.worker.shape,
             model=run.network.model or "cnn",

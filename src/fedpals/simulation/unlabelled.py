@@ -79,5 +79,5 @@ def by_em(record: Record, logits: Vector, *, level: float = 0.95) -> TargetEstim
 
 def _learned_prior(record: Record) -> Vector:
     _, facts = checkpoint.load(record.model())
-    counts = LabelCounts.of(record.server_view().counts)
-    return learned_prior(record.run, record.lines()[: facts["round"]], counts)
+    view, lines = record.server_view(), record.lines()[: facts["round"]]
+    return learned_prior(record.run, lines, LabelCounts.of(view.counts), np.array(view.target))

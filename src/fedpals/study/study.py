@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedpals.data import Federation
-from fedpals.engine.metrics import Estimated, HeldOutMetrics, Metrics
+from fedpals.engine.metrics import HeldOutMetrics, Metrics
 from fedpals.engine.target_model import TargetModel
 from fedpals.errors import InputError
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
@@ -156,8 +156,10 @@ class Study:
                         values = getattr(scores, part)
                         row |= {f"{part}_{m}": getattr(values, m) for m in METRICS if values is not None}
                     if scores.clients is not None:
-                        row |= {f"estimated_{m}": _metric(scores.clients, m) for m in METRICS if m != "macro_f1"}
-                        row["estimated_accuracy_error"] = scores.clients.standard_error
+                        for metric in METRICS:
+                            if (estimate := scores.clients.estimate(metric)) is not None:
+                                row[f"estimated_{metric}"] = estimate.value
+                                row[f"estimated_{metric}_error"] = estimate.standard_error
                     yield row
 
 
@@ -169,7 +171,8 @@ def _check(metric: str) -> None:
 def _metric(values: Metrics | HeldOutMetrics | None, metric: str) -> float | None:
     if values is None:
         return None
-    if isinstance(values, HeldOutMetrics) and metric == "accuracy":
-        return values.target_accuracy
-    value = getattr(values, metric, None)
-    return value.value if isinstance(value, Estimated) else value
+    if isinstance(values, HeldOutMetrics):
+        estimate = values.estimate(metric)
+        return None if estimate is None else estimate.value
+    value: float | None = getattr(values, metric)
+    return value

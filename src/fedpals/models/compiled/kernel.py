@@ -50,9 +50,10 @@ class Kernel:
     ) -> tuple[Tensor, Tensor]:
         """Return the mean loss of the samples x[rows], and its gradient, which the next call overwrites.
 
-        The loss is the cross-entropy of factor · logits + offset; ``adjustment`` is the factors of all labels, and
-        then their offsets.
+        The loss is the cross-entropy of factor · logits + offset, times the weight of the label; ``adjustment`` is
+        the factors of all labels, then their offsets, then their weights.
         """
+        assert len(adjustment) == 3 * self._classes  # compiled code does not look
         images, labels, chosen = _images(x), _integers(y), _integers(rows)
         share = 1 / len(chosen)
 

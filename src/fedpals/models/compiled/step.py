@@ -35,8 +35,9 @@ def run(parts, images, rows, vector, labels, adjustment, share, table, work, ind
     """Compute some parts of a step for a batch, and return the sum of its losses times ``share``.
 
     The batch is images[rows], from (n, H, W, C), flat, and labels[rows]. The loss is the cross-entropy of
-    factor · logits + offset, where ``adjustment`` is the factors and then the offsets, one for each label. Logits,
-    their gradient (gradient5) and that of the parameters are in ``work``, where ``table`` says.
+    factor · logits + offset, times the weight of the label, where ``adjustment`` is the factors, the offsets and the
+    weights, one for each label. Logits, their gradient (gradient5) and that of the parameters are in ``work``, where
+    ``table`` says.
     """
     s = table.view(TABLE)[0]
     for i in rows:
@@ -100,28 +101,30 @@ def _dense(n, work, s, x, x_row, inputs, weights, row, bias, out):
 
 @inlined
 def _loss(rows, labels, adjustment, share, work, s):
-    """Return the loss and set its gradient, factor · (probability − [label is true]) · share."""
+    """Return the loss and set its gradient, factor · (probability − [label is true]) · weight · share."""
     loss = 0.0
     for i in range(len(rows)):
         logits, out = s.logits + i * s.row5, s.gradient5 + i * s.row5
         label = labels[rows[i]]
         if label < 0 or label >= s.classes:
             raise IndexError("a label is not one of the network's")
+        weight = np.float64(adjustment[2 * s.classes + label])
+        scale = np.float32(weight * share)
         largest = np.float32(-np.inf)
         for k in range(s.classes):
             value = get(work, logits + k) * adjustment[k] + adjustment[s.classes + k]
             put(work, out + k, value)
             largest = max(largest, value)
-        loss += largest - np.float64(get(work, out + label))
+        loss += weight * (largest - np.float64(get(work, out + label)))
         for k in range(0, s.classes, LANES):
             _exponential(work, out + k, largest)
         total = np.float32(0.0)
         for k in range(s.classes):
             total += get(work, out + k)
-        loss += math.log(np.float64(total))
+        loss += weight * math.log(np.float64(total))
         for k in range(s.classes):
             difference = get(work, out + k) / total - np.float32(k == label)
-            put(work, out + k, difference * adjustment[k] * np.float32(share))
+            put(work, out + k, difference * adjustment[k] * scale)
     return loss * share
 
 
