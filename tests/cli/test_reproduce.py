@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -41,8 +42,17 @@ def test_an_experiment_from_its_file_to_its_table(tmp_path: Path) -> None:
     process = run(*OURS, "--workers", "1", cwd=tmp_path)
     assert process.returncode == 0, process.stdout + process.stderr
     output = words(process.stdout)
-    for expected in ("tuning: 12 to compute", "runs: 6 to compute", "C = 2", "+prior", "paper 67.1 ± 22.0", "±"):
+    for expected in (
+        "tuning: 12 to compute",
+        "runs: 6 to compute",
+        "C = 2, as trained",
+        "C = 2, +prior",
+        "in the paper",
+    ):
         assert expected in output
+    assert re.search(r"FedAvg [\d.]+ ± [\d.]+ 67\.1 ± 22\.0", output)
+    assert re.search(r"FedPALS [\d.]+ ± [\d.]+ [+-][\d.]+ ± [\d.]+ (better|equal|worse)", output)
+    assert max(map(len, process.stdout.splitlines())) <= 120
     assert "Results: results/tiny; see them with: fedpals report results/tiny" in process.stdout
     folder = tmp_path / "results" / "tiny"
     assert {path.name for path in folder.iterdir()} == {
@@ -50,8 +60,42 @@ def test_an_experiment_from_its_file_to_its_table(tmp_path: Path) -> None:
     }  # fmt: skip
     facts = json.loads((folder / "provenance.json").read_text())
     assert facts["command"] == "fedpals reproduce tiny --experiments experiments --workers 1"
+    assert {"processor", "instructions", "threads", "kernel", "torch"} <= set(facts)
     assert "--results for scale paper" in refused(*OURS, "--scale", "paper", cwd=tmp_path)
     assert json.loads((folder / "provenance.json").read_text())["scale"] == "desk"
+
+
+def test_single_cells_are_computed_and_verified(tmp_path: Path) -> None:
+    definition(tmp_path, TINY)
+    cell = ("--row", "C = 2", "--method", "FedPALS", "--seed", "0", "--workers", "1")
+    assert "compute it first, without --verify" in refused(*OURS, *cell, "--verify", cwd=tmp_path)
+    process = run(*OURS, *cell, cwd=tmp_path)
+    assert process.returncode == 0, process.stdout + process.stderr
+    folder = tmp_path / "results" / "tiny"
+    stored = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+    assert [(s["row"], s["method"], s["run"]["seed"]) for s in stored] == [("C = 2", "FedPALS", 0)]
+    tuning = [json.loads(line) for line in (folder / "tuning.jsonl").read_text().splitlines()]
+    assert {(s["row"], s["method"]) for s in tuning} == {("C = 2", "FedPALS")}
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    process = run(*OURS, *cell, "--verify", cwd=tmp_path)
+    assert process.returncode == 0, process.stdout + process.stderr
+    output = words(process.stdout)
+    assert "C = 2, FedPALS, seed 0" in output
+    assert re.search(r"raw [\d.]+ [\d.]+ \+0\.00 same", output)
+    assert "all bits must be the same" in output
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    # A number that was changed is noticed.
+    stored[0]["selected"]["raw"]["test"]["accuracy"] += 0.01
+    (folder / "runs.jsonl").write_text(json.dumps(stored[0]) + "\n")
+    process = run(*OURS, *cell, "--verify", cwd=tmp_path)
+    assert process.returncode == 1
+    assert "-1.00 differs" in words(process.stdout)
+    # Results of another processor may differ by a little.
+    facts = json.loads((folder / "provenance.json").read_text())
+    (folder / "provenance.json").write_text(json.dumps({**facts, "processor": "another"}))
+    process = run(*OURS, *cell, "--verify", cwd=tmp_path)
+    assert process.returncode == 0
+    assert "-1.00 close" in words(process.stdout)
 
 
 def test_a_failing_run_ends_with_code_1_and_every_reason_is_told_once(tmp_path: Path) -> None:
@@ -74,6 +118,9 @@ def test_a_failing_run_ends_with_code_1_and_every_reason_is_told_once(tmp_path: 
     [
         (("reproduce", "tinny", "--experiments", "experiments"), "did you mean 'tiny'?"),
         ((*OURS, "--scale", "huge"), "scale is 'huge'; this experiment has desk, paper"),
+        ((*OURS, "--row", "C = 22"), "--row is 'C = 22', which this experiment does not have; did you mean 'C = 2'?"),
+        ((*OURS, "--method", "FedPAL"), "did you mean 'FedPALS'?"),
+        ((*OURS, "--method", "xyz", "--verify"), "does not have; it has FedAvg, FedPALS"),
         (("reproduce", "tiny", "--experiments", "nowhere"), "nowhere: no experiments (*.toml) there"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from fedpals.engine.metrics import Metrics
 from fedpals.errors import InputError
 from fedpals.experiments.experiment import Experiment, PlannedRun, choose_points, reported_runs
+from fedpals.experiments.provenance import provenance, same_platform
 from fedpals.experiments.results import Results, Summary
 from fedpals.shift.evaluation import Correction, Evaluation
 from fedpals.simulation.record import SelectedRound
@@ -149,6 +151,24 @@ def test_what_is_computed_is_written_down(tmp_path: Path) -> None:
     facts = results.provenance
     assert (facts["command"], facts["scale"]) == ("fedpals reproduce tiny", "desk")
     assert {"version", "kernel", "date", "python", "torch", "numpy"} <= facts.keys()
+    assert facts["processor"]
+    assert facts["threads"]["cores"] >= 1
+    here = provenance("another command", "paper")
+    assert same_platform(facts, here)
+    for name in ("processor", "instructions", "kernel", "torch"):
+        assert not same_platform({**facts, name: "another"}, here)
+        assert not same_platform({key: fact for key, fact in facts.items() if key != name}, here)
+
+
+def test_the_commit_is_that_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    if (root / ".git").exists():
+        head = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout
+        assert head.startswith(provenance("", "")["commit"].rstrip("+"))
+    monkeypatch.setenv("PATH", str(tmp_path))  # without git
+    assert "commit" not in provenance("", "")
 
 
 def test_a_summary_holds_what_the_record_says(tmp_path: Path, planned: list[PlannedRun]) -> None:

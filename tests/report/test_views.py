@@ -32,23 +32,31 @@ def test_the_table_has_mean_and_std_and_the_papers_numbers() -> None:
     assert exhibit.sheet.columns == ("row", "evaluation", "FedPALS", "FedAvg", "Oracle")
     assert texts(exhibit.sheet) == [
         ["C = 3", "as trained", "92.0 ± 2.8", "65.0 ± 7.1", "98.0 ± 1.4"],
+        ["C = 3", "as trained: difference to FedAvg", "+27.0 ± 3.0 better", "", "+33.0 ± 4.0 better"],
         ["C = 3", "+prior", "93.0 ± 2.8", "66.0 ± 7.1", "99.0 ± 1.4"],
+        ["C = 3", "+prior: difference to FedAvg", "+27.0 ± 3.0 better", "", "+33.0 ± 4.0 better"],
         ["C = 3", "in the paper", "92.4 ± 2.1", "67.1 ± 22.0", ""],
         ["C = 6", "as trained", "87.0 ± 1.4", "89.0 ± 12.7", "95.0 ± 0.0"],
+        ["C = 6", "as trained: difference to FedAvg", "-2.0 ± 8.0 equal", "", "+6.0 ± 9.0 equal"],
         ["C = 6", "+prior", "88.0 ± 1.4", "90.0 ± 12.7", "96.0 ± 0.0"],
+        ["C = 6", "+prior: difference to FedAvg", "-2.0 ± 8.0 equal", "", "+6.0 ± 9.0 equal"],
     ]
     assert [[cell.mark for cell in row[2:]] for row in exhibit.sheet.rows] == [
         ["best", "", "quiet"],
+        ["green", "", "green"],
         ["best", "", "quiet"],
+        ["green", "", "green"],
         ["quiet", "quiet", "quiet"],
         ["near", "best", "quiet"],
+        ["quiet", "", "quiet"],
         ["near", "best", "quiet"],
+        ["quiet", "", "quiet"],
     ]
     assert exhibit.sheet.rows[0][2].note == "chosen: ess = 0.25; 2 seeds; selected round 2 on average"
     assert "Best mean as trained: FedPALS in 1, FedAvg in 1 of 2 rows." in exhibit.caption
     apart = [{**m.model_dump(), "apart": m.name == "FedAvg"} for m in made.finished().experiment.method]
     exhibit = only("table", method=apart)
-    assert [[cell.mark for cell in row[2:]] for row in exhibit.sheet.rows][3:] == [["", "", "quiet"]] * 2
+    assert [[cell.mark for cell in row[2:]] for row in exhibit.sheet.rows][5::2] == [["", "", "quiet"]] * 2
     assert "without Oracle, FedAvg;" in exhibit.caption
     diverged = [s.model_copy(update={"diverged": s.seed == 0}) for s in made.summaries()]
     (exhibit,) = exhibits(made.finished(diverged, show=["table"]))
@@ -62,12 +70,14 @@ def test_selections_without_target_data_have_lines_where_clients_held_samples_ou
     )
     runs = [held_out, made.summary("C = 3", "FedAvg", 0, 0.6), made.summary("C = 6", "FedAvg", 0, 0.6)]
     (exhibit,) = exhibits(made.finished(runs, show=["table"]))
-    assert texts(exhibit.sheet)[:3] == [
+    assert texts(exhibit.sheet)[:5] == [
         ["C = 3", "as trained", "50.0 ± 0.0", "60.0 ± 0.0"],
+        ["C = 3", "as trained: difference to FedAvg", "-10.0", ""],
         ["C = 3", "+prior", "51.0 ± 0.0", "61.0 ± 0.0"],
+        ["C = 3", "+prior: difference to FedAvg", "-10.0", ""],
         ["C = 3", "calibrated, no target data", "70.0 ± 0.0", ""],
     ]
-    assert "selected round 1" in exhibit.sheet.rows[2][2].note
+    assert "selected round 1" in exhibit.sheet.rows[4][2].note
     assert [row[1] for row in texts(exhibit.sheet) if row[0] == "C = 6"] == ["as trained", "+prior"]
 
 

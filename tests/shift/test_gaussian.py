@@ -13,7 +13,7 @@ from fedpals.errors import InputError
 from fedpals.rng import generator
 from fedpals.shift import FeatureSums, gaussian_head
 from fedpals.shift.calibration import Calibration
-from fedpals.shift.gaussian import _shrink
+from fedpals.shift.gaussian import shrink
 
 MEANS = np.array([[0.0, 0.0, 0.0], [1.5, 0.0, 0.5], [0.0, 2.0, -0.5]])
 COVARIANCE = np.array([[1.0, 0.3, 0.0], [0.3, 0.8, 0.2], [0.0, 0.2, 1.2]])
@@ -48,11 +48,11 @@ def test_agrees_with_linear_discriminant_analysis() -> None:
     assert (logits.argmax(axis=1) == other.predict(f)).mean() > 0.99  # which weighs covariances by the priors
 
 
-def test_shrinkage_is_scikit_learns() -> None:
+def testshrinkage_is_scikit_learns() -> None:
     rng = generator(0, "shrinkage")
     x = rng.normal(size=(40, 12)) * np.linspace(0.1, 3, 12)
     expected, _ = oas(x, assume_centered=True)
-    np.testing.assert_allclose(_shrink(x.T @ x / 40, 40), expected, rtol=1e-10)
+    np.testing.assert_allclose(shrink(x.T @ x / 40, 40), expected, rtol=1e-10)
 
 
 def test_sums_add_up_and_do_not_depend_on_who_has_which_sample() -> None:
@@ -95,7 +95,7 @@ def test_a_label_that_nobody_has_is_as_far_from_its_stand_ins_as_labels_are_from
     target = np.array([0.6, 0.0, 0.0, 0.4])
     head = gaussian_head([FeatureSums.of(f, y, 4)], target)
     means = np.array([f[y == label].mean(axis=0) for label in range(3)])
-    within = _shrink((f - means[y]).T @ (f - means[y]) / 900, 900)
+    within = shrink((f - means[y]).T @ (f - means[y]) / 900, 900)
     between = np.cov(means.T)
     known = multivariate_normal(means[0], within).logpdf(f) + np.log(0.6)
     new = [multivariate_normal(means[v], within + between).logpdf(f) + np.log(0.2) for v in (1, 2)]

@@ -15,11 +15,23 @@ from scipy.special import softmax
 from fedpals import solve
 from fedpals.engine import checkpoint
 from fedpals.engine.evaluation import Part
+from fedpals.engine.last_layer import Layer
 from fedpals.errors import InputError
 from fedpals.labels.private import noisy_counts, repair
-from fedpals.shift import FeatureSums, Tally, gaussian_head, pooled, target_accuracy
+from fedpals.rng import generator
+from fedpals.shift import (
+    FeatureSums,
+    Tally,
+    ccvr_head,
+    fed3r_head,
+    fedcgs_head,
+    fedcof_head,
+    gaussian_head,
+    pooled,
+    target_accuracy,
+)
 from fedpals.shift.calibration import calibrate
-from fedpals.shift.evaluation import Correction
+from fedpals.shift.evaluation import Correction, Evaluation
 from fedpals.simulation.pools import ProcessPool, SerialPool
 from fedpals.simulation.record import Record
 from fedpals.simulation.rounds import Simulation
@@ -114,6 +126,39 @@ def test_the_gaussian_head_is_made_of_what_the_participants_of_the_last_round_tr
     tally = Tally.of(y.numpy(), head(x.flatten(1).double().numpy()))
     told = result_of(held_out)["selected"]["gaussian/estimate"]["score"]
     assert told == pytest.approx(target_accuracy(tally, worker.federation.target).value)
+
+
+def test_heads_of_other_authors_are_evaluated_where_a_run_asks_for_them(held_out: Record, tmp_path: Path) -> None:
+    run = Run.of({**HELD_OUT.keys(), "heads": "fedcgs+fed3r+fedcof+ccvr"})
+    selected = simulate(run, tmp_path).result().selected
+    before = held_out.result().selected
+    assert {evaluation: selected[evaluation] for evaluation in before} == before
+    assert {evaluation.value for evaluation in set(selected) - set(before)} == {
+        f"{head}{rule}" for head in ("fedcgs", "fed3r", "fedcof", "ccvr") for rule in ("", "/estimate")
+    }
+    worker = Worker(run)
+    clients = [worker.client(i) for i in range(len(worker.federation.clients))]
+    told = [(own.x.flatten(1).double().numpy(), own.y.numpy()) for own in clients]
+    sums, target = [FeatureSums.of(*own, 10) for own in told], worker.federation.target
+    features, y = np.concatenate([f for f, _ in told]), np.concatenate([y for _, y in told])
+    by_label = [FeatureSums.of(features[y == label], y[y == label], 10) for label in range(10)]
+    heads: dict[Evaluation, Layer] = {
+        Evaluation.FEDCGS: fedcgs_head(sums, target),
+        Evaluation.FED3R: fed3r_head(sums, target),
+        Evaluation.FEDCOF: fedcof_head(sums, target),
+        Evaluation.CCVR: ccvr_head(by_label, target, generator(run.seed, "virtual features")),
+    }
+    x, truth = worker.samples(worker.federation.test)
+    for evaluation, head in heads.items():
+        correct = head(x.flatten(1).double().numpy()).argmax(axis=1) == truth.numpy()
+        test = selected[evaluation].test
+        assert test is not None
+        assert test.accuracy == pytest.approx(correct.mean(), abs=1 / len(truth))
+
+
+def test_a_head_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(InputError, match=r"heads is 'fedcgs\+fed3'; 'fed3' is none of .* did you mean 'fed3r'"):
+        Run.of({**SMALL, "heads": "fedcgs+fed3"})
 
 
 UNKNOWN = Run.of(

@@ -68,6 +68,8 @@ def test_from_arrays_to_predictions_with_t_alone(tmp_path: Path) -> None:
     assert table.uses == ("as trained", "+prior", "calibrated", "recommended")
     assert table.cells["FedAvg", "as trained"].difference is None
     assert table.cells["Halved", "+prior"].seeds == 2
+    assert {row["verdict"] for row in table.rows if row["method"] == "Halved"} <= {"better", "equal", "worse"}
+    assert {row["verdict"] for row in table.rows if row["method"] == "FedAvg"} == {None}
     assert "the target has no test samples" in str(table)
     model = done.best()
     probabilities = model.predict_proba(X)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,22 +22,20 @@ from fedpals.study.progress import SweepProgress
 
 if TYPE_CHECKING:
     from fedpals.experiments.results import Results
+    from fedpals.experiments.verify import Verification
 
-_STYLES = {
-    "": "",
-    "best": "bold",
-    "near": "underline",
-    "quiet": "dim",
-    "green": "green",
-    "amber": "yellow",
-    "red": "red",
-}
-"""Terminal styles of the marks of a table's cells."""
+_VERDICT_STYLES = {"better": "green", "equal": "dim", "worse": "red"}
 
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An experiment; see --list.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
+    row: Annotated[list[str] | None, typer.Option(help="Compute this row only; may be given several times.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Compute this method only; likewise.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="Compute this seed only; likewise.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Train what is stored again, compare, and store nothing.")
+    ] = False,
     scale: Annotated[str, typer.Option(help="desk, for a small machine, or paper, as in the paper.")] = "desk",
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder for runs, shared by all experiments.")] = Path("runs"),
@@ -60,14 +59,17 @@ def reproduce(
     from fedpals.experiments.experiment import read_experiment
     from fedpals.experiments.reproduce import reproduce as compute
     from fedpals.experiments.results import Results
+    from fedpals.experiments.selection import Selection
+    from fedpals.experiments.verify import verify as train_again
     from fedpals.simulation.computing import SweepSettings
 
+    selection = Selection(tuple(row or ()), tuple(method or ()), tuple(seed or ()))
     experiment = read_experiment(name, folder)
     experiment.at(scale)
+    selection.check(experiment)
     if device != "cpu" and ray is None:
         check_device(device)
     stored = Results(results / name)
-    stored.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
     settings = SweepSettings(out, workers, data_folder, device, checkpoint_every=10, ray=ray)
 
     @contextmanager
@@ -77,13 +79,20 @@ def reproduce(
         with SweepProgress(runs, console) as progress:
             yield progress
 
-    outcome = compute(experiment, scale, stored, settings, display)
+    if verify:
+        _print_verification(console, stored, train_again(stored, selection, settings, display))
+        return
+    stored.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
+    outcome = compute(experiment, scale, stored, settings, display, selection)
     if stored.runs():
         console.print(_table(stored))
-        console.print("[dim]Test metric in %, mean ± std over seeds, at the round selected on validation.")
+        console.print(
+            "[dim]Test metric in %, mean ± std over seeds, at the round selected on validation unless it says no "
+            "target data; paired difference to FedAvg ± its standard error; equal: within two standard errors."
+        )
     diverged = Counter((summary.row, summary.method) for summary in stored.runs() if summary.diverged)
-    for (row, method), number in diverged.items():
-        message = f"{row}, {method}: {number} of its runs; their results are those of the best round before that"
+    for cell, number in diverged.items():
+        message = f"{', '.join(cell)}: {number} of its runs; their results are those of the best round before that"
         console.print(f"[bold yellow]diverged:[/] {escape(message)}", soft_wrap=True)
     for error, titles in _by_reason(outcome.failed).items():
         more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
@@ -94,6 +103,35 @@ def reproduce(
     path = escape(str(stored.path))
     console.print(f"Results: {path}; see them with: fedpals report {path}", soft_wrap=True)
     if outcome.failed:
+        raise typer.Exit(1)
+
+
+def _print_verification(console: Console, stored: Results, verification: Verification) -> None:
+    """Print stored and re-trained numbers; end with code 1 where they differ."""
+    if verification.stopped:
+        console.print("Stopped; nothing is stored.")
+        raise typer.Exit(128 + verification.stopped)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", overflow="fold")
+    for column in ("stored", "re-trained", "difference", ""):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    title = ""
+    for c in verification.comparisons:
+        if title != (title := f"{c.row}, {c.method}, seed {c.seed}"):
+            table.add_row(Text(title, "bold"))
+        numbers = f"{100 * c.stored:.2f}", f"{100 * c.retrained:.2f}", f"{100 * c.difference:+.2f}"
+        table.add_row(f"  {c.evaluation.value}", *numbers, Text(c.verdict, "red" if c.verdict == "differs" else ""))
+    console.print(table)
+    where = (
+        "the same processor, arithmetic and versions: all bits must be the same"
+        if verification.same_platform
+        else "another processor, arithmetic or versions, or they do not say: rounding differs, and up to "
+        f"{100 * verification.tolerance:g} points of difference are close"
+    )
+    console.print(f"[dim]Test metric in %. {escape(str(stored.path))} was computed with {where}.", soft_wrap=True)
+    for name, error in verification.failed:
+        console.print(f"[bold red]failed:[/] {escape(f'{name}: {error}')}", soft_wrap=True)
+    if not verification.verified:
         raise typer.Exit(1)
 
 
@@ -121,19 +159,29 @@ def _by_reason(failed: Sequence[tuple[str, Exception]]) -> dict[str, list[str]]:
 
 
 def _table(results: Results) -> Table:
-    """Return the report's table: rows × methods, every evaluation, and the paper's numbers below ours."""
+    """Return a line per row, evaluation and method, which fits into 80 columns: our numbers, then the paper's."""
     from fedpals.report.finished import FinishedExperiment
-    from fedpals.report.views.tables import table as view
+    from fedpals.report.views.tables import paper_value
+    from fedpals.shift.evaluation import Evaluation
 
-    (exhibit,) = view(FinishedExperiment(results.name, results.experiment, tuple(results.runs())))
+    finished = FinishedExperiment(results.name, results.experiment, tuple(results.runs()))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(exhibit.sheet.columns):
-        # Names wrap in a narrow terminal, so that no number is cut.
-        names = number < 2
-        table.add_column(escape(column), justify="left" if names else "right", no_wrap=not names, overflow="fold")
-    previous = ""
-    for row in exhibit.sheet.rows:
-        name, *cells = (Text(cell.text, _STYLES[cell.mark]) for cell in row)
-        table.add_row("" if name.plain == previous else name, *cells)
-        previous = name.plain
+    baseline = f"− {finished.baseline.name}" if finished.baseline else ""
+    in_paper = any(row.reported for row in finished.rows)
+    table.add_column("", overflow="fold")
+    for column in ("mean ± std", baseline, "", *(["in the paper"] if in_paper else [])):
+        table.add_column(escape(column), justify="right" if column else "left", no_wrap=True)
+    for row in finished.rows:
+        for evaluation, title in finished.evaluations.items():
+            lines = []
+            for method in finished.methods:
+                spread, paired = finished.spread(row, method, evaluation), finished.paired(row, method, evaluation)
+                paper = paper_value(row.reported.get(method.name)) if evaluation is Evaluation.RAW else None
+                if spread or paper:
+                    ours = [str(spread or ""), paired.text() if paired else "", paired.verdict() if paired else ""]
+                    lines.append([f"  {method.name}", *ours, *([str(paper or "")] if in_paper else [])])
+            if lines:
+                table.add_row(Text(f"{row.name}, {title}", "bold"))
+            for cells in lines:
+                table.add_row(*(Text(cell, _VERDICT_STYLES.get(cell, "")) for cell in cells))
     return table

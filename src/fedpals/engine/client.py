@@ -89,6 +89,10 @@ class Client:
         features, y = _features(model, self.x, self.y)
         return FeatureSums.of(features, y, self.labels)
 
+    def training_features(self, model: FlatModel) -> tuple[Vector, Indices]:
+        """Return what the network's last layer sees of the samples to train with."""
+        return _features(model, self.x, self.y)
+
     def held_out_features(self, model: FlatModel) -> HeldOutFeatures:
         """Return what the network's last layer sees of the samples held out."""
         return HeldOutFeatures(*_features(model, *self._held_out()))

@@ -23,6 +23,7 @@ from fedpals.experiments.experiment import (
     tuning_runs,
 )
 from fedpals.experiments.results import Results, Summary
+from fedpals.experiments.selection import ALL, Selection
 from fedpals.simulation.computing import Event, SweepSettings
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
@@ -47,20 +48,30 @@ class Reproduced:
 
 
 def reproduce(
-    experiment: Experiment, scale: str, results: Results, settings: SweepSettings, display: Display
+    experiment: Experiment,
+    scale: str,
+    results: Results,
+    settings: SweepSettings,
+    display: Display,
+    selection: Selection = ALL,
 ) -> Reproduced:
-    """Count every case and compute every run of the experiment that has no result yet."""
+    """Count every case and compute every selected run of the experiment that has no result yet."""
     failed = _count(experiment, results, settings)
-    tuning = _Phase("tuning", "tuning.jsonl", tuning_runs(experiment, scale), whole=False)
+    planned = tuning_runs(experiment, scale)
+    needed = {run.key for run in planned if selection.tunes(experiment, run.row, run.method)}
+    tuning = _Phase("tuning", "tuning.jsonl", planned, needed, whole=False)
     outcome = _compute(tuning, experiment, results, settings, display)
     failed += outcome.titled
     if outcome.stopped:
         return Reproduced(failed, outcome.left, outcome.stopped)
     untuned = _untuned(experiment, tuning.planned, results, outcome.failed)
+    untuned = [cell for cell in untuned if selection.includes(*cell)]
     failed += tuple((f"{row}, {method}", FedpalsError(_UNTUNED)) for row, method in untuned)
     planned = reported_runs(experiment, scale, chosen_points(experiment, results))
     planned = [run for run in planned if (run.row, run.method) not in untuned]
-    outcome = _compute(_Phase("runs", "runs.jsonl", planned, whole=True), experiment, results, settings, display)
+    needed = {run.key for run in planned if selection.includes(run.row, run.method, run.run.seed)}
+    runs = _Phase("runs", "runs.jsonl", planned, needed, whole=True)
+    outcome = _compute(runs, experiment, results, settings, display)
     return Reproduced(failed + outcome.titled, outcome.left, outcome.stopped)
 
 
@@ -113,6 +124,8 @@ class _Phase:
     name: str
     file: str
     planned: list[PlannedRun]
+    needed: set[tuple[str, str, str]]
+    """Keys of the runs to compute; the results of others are kept."""
     whole: bool
     """Whether the summaries include curves and federation."""
 
@@ -135,7 +148,7 @@ def _compute(
 ) -> _Computed:
     results.keep(phase.file, phase.planned)
     finished = {summary.key for summary in results.read(phase.file)}
-    pending = [planned for planned in phase.planned if planned.key not in finished]
+    pending = [planned for planned in phase.planned if planned.key in phase.needed - finished]
     runs = [planned.run for planned in pending]
     with display(f"{experiment.title}: {phase.name}", runs) as show:
 

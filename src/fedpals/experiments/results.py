@@ -4,7 +4,7 @@ experiment.toml   the definition of the experiment
 runs.jsonl        a line per reported run
 tuning.jsonl      a line per tuning run
 cases.json        the cases whose counts come from files
-provenance.json   command, versions and date
+provenance.json   command, versions, date, processor, commit and threads
 
 A run in these files is finished and is never computed again.
 """
@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedpals.engine import KERNEL_VERSION
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case
 from fedpals.experiments.experiment import Experiment, PlannedRun, Point
+from fedpals.experiments.provenance import provenance
 from fedpals.files import replacing, writing
 from fedpals.shift.evaluation import Correction, Evaluation
 from fedpals.simulation.lock import locked
@@ -197,7 +194,7 @@ class Results:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Command, scale, versions and date."""
+        """Command, scale, versions, date and machine."""
         path = self.path / "provenance.json"
         try:
             return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
@@ -230,16 +227,7 @@ class Results:
         InputError
             If the folder holds results at another scale.
         """
-        facts = {
-            "command": command,
-            "scale": scale,
-            "version": version("fedpals"),
-            "kernel": KERNEL_VERSION,
-            "python": platform.python_version(),
-            "torch": version("torch"),
-            "numpy": version("numpy"),
-            "date": datetime.now(UTC).date().isoformat(),
-        }
+        facts = provenance(command, scale)
         with locked(self.path, wait=True):
             if (stored := self.provenance.get("scale", scale)) != scale:
                 raise InputError(

@@ -13,6 +13,7 @@ from fedpals.experiments.experiment import Column, Experiment, PlannedRun, Row, 
 from fedpals.experiments.results import Results, Summary
 from fedpals.labels import LabelCounts, Vector, as_target
 from fedpals.report.looks import Look, looks
+from fedpals.report.paired import Paired
 from fedpals.report.table import Spread, distinct_names
 from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation.record import Record
@@ -25,6 +26,10 @@ EVALUATIONS = {
     Evaluation.CALIBRATED_BY_ESTIMATE: "calibrated, no target data",
     Evaluation.GAUSSIAN: "Gaussian head, no target data",
     Evaluation.RECOMMENDED: "calibrated and Gaussian head joined, no target data",
+    Evaluation.FEDCGS: "head of FedCGS, no target data",
+    Evaluation.FED3R: "head of Fed3R, no target data",
+    Evaluation.FEDCOF: "head of FedCOF, no target data",
+    Evaluation.CCVR: "last layer by CCVR, no target data",
 }
 """Evaluations that tables show, and their titles."""
 _RUN_VIEWS: list[View] = ["table", "check", "dynamics", "labels", "heatmap", "weights"]
@@ -100,10 +105,24 @@ class FinishedExperiment:
 
     def spread(self, row: Row, method: Column, evaluation: Evaluation) -> Spread | None:
         """Return mean and standard deviation over a cell's seeds; None if no run has the evaluation."""
-        metric = self.experiment.metric
-        scores = (summary.test(evaluation, metric) for summary in self.members(row, method))
-        values = [value for value in scores if value is not None]
-        return Spread.of(values) if values else None
+        values = self._by_seed(row, method, evaluation)
+        return Spread.of(values.values()) if values else None
+
+    @cached_property
+    def baseline(self) -> Column | None:
+        """FedAvg, to which the other methods are compared; None if it has no finished runs."""
+        return next((method for method in self.methods if method.run.get("method") == "fedavg"), None)
+
+    def paired(self, row: Row, method: Column, evaluation: Evaluation) -> Paired | None:
+        """Return a cell's difference to the baseline over the same seeds; None for the baseline itself."""
+        if self.baseline is None or method.name == self.baseline.name:
+            return None
+        return Paired.of(self._by_seed(row, method, evaluation), self._by_seed(row, self.baseline, evaluation))
+
+    def _by_seed(self, row: Row, method: Column, evaluation: Evaluation) -> dict[int, float]:
+        """Return the test metric of a cell's runs, by seed."""
+        scores = {s.seed: s.test(evaluation, self.experiment.metric) for s in self.members(row, method)}
+        return {seed: value for seed, value in scores.items() if value is not None}
 
     def by_seed(self, row: Row) -> dict[int, Summary]:
         """Return a run per seed to read the row's federation from: not Oracle's, whose clients differ."""

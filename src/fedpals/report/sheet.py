@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Literal, TypeAlias
 
+from fedpals.report.paired import Paired
 from fedpals.report.table import Spread
 
-Value: TypeAlias = Spread | float | str | None
+Value: TypeAlias = Spread | Paired | float | str | None
 Mark: TypeAlias = Literal["", "best", "near", "quiet", "green", "amber", "red"]
 
 _LATEX = str.maketrans(
@@ -58,7 +59,7 @@ class Cell:
     @property
     def number(self) -> bool:
         """Whether the value is a number."""
-        return isinstance(self.value, Spread | float | int)
+        return isinstance(self.value, Spread | Paired | float | int)
 
     @property
     def latex(self) -> str:
@@ -90,6 +91,8 @@ class Sheet:
 
     def csv(self) -> str:
         """Return comma-separated values; mean and standard deviation, in %, are in separate columns.
+
+        Of a paired difference they hold the difference and its standard error.
 
         >>> print(Sheet.of(["row", "FedPALS"], [["C = 3", Spread(0.9, 0.01, 8)]]).csv(), end="")
         row,FedPALS mean %,FedPALS std %,FedPALS seeds
@@ -128,5 +131,8 @@ def _cell(value: Value | Cell) -> Cell:
 def _csv_cells(value: Value, *, is_spread: bool) -> list[str]:
     if isinstance(value, Spread):
         return [f"{100 * value.mean:.6g}", f"{100 * value.std:.6g}", str(value.seeds or "")]
+    if isinstance(value, Paired):
+        error = "" if value.error is None else f"{100 * value.error:.6g}"
+        return [f"{100 * value.difference:.6g}", error, str(value.seeds)]
     text = "" if value is None else f"{value:.8g}" if isinstance(value, float) else str(value)
     return [text, "", ""] if is_spread else [text]

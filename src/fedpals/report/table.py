@@ -86,8 +86,7 @@ def _summary(members: Sequence[Record], title: str) -> MethodSummary:
     results = [record.result().selected for record in members]
     tests: dict[Correction, list[Metrics]] = {}
     for correction in Correction:
-        last = correction in (Correction.GAUSSIAN, Correction.RECOMMENDED)
-        evaluation = Evaluation(correction.value) if last else Evaluation.of(correction, rule)
+        evaluation = Evaluation(correction.value) if correction.uses_last_round else Evaluation.of(correction, rule)
         selected = [result[evaluation].test for result in results if evaluation in result]
         if len(selected) == len(results) and all(selected):
             tests[correction] = [test for test in selected if test]

@@ -39,7 +39,7 @@ _MAX_COLUMNS = 8
 """Number of the largest columns that are kept; the others are merged."""
 _CHUNK_ENTRIES = 1 << 22
 """Number of entries of the tables that are drawn at a time."""
-_MIN_P = 1e-300
+MIN_P = 1e-300
 """Smallest p-value that is reported; χ² underflows there."""
 
 
@@ -110,7 +110,7 @@ def compare_rows(table: Counts, rng: np.random.Generator | None, draws: int) -> 
         p = chdtrc(freedom, observed)
     else:
         p = _monte_carlo_p(observed, row_sums, column_sums, rng, draws)
-    p = np.maximum(p, _MIN_P)
+    p = np.maximum(p, MIN_P)
     return RowTest(n, columns, float(observed[-1]), float(p[-1]), observed[:-1], p[:-1])
 
 
@@ -128,10 +128,10 @@ def holm(p: npt.ArrayLike) -> Vector:
     return adjusted
 
 
-def fisher(p: npt.ArrayLike) -> float:
-    """Return the p-value of independent tests together: −2 Σ log p is at most χ² with two degrees for each."""
+def fisher(p: npt.ArrayLike) -> Vector:
+    """Return p-values, (…), of n independent tests together, (…, n): −2 Σ log p is at most χ² with 2n degrees."""
     values = np.asarray(p, dtype=np.float64)
-    return float(chdtrc(2 * values.size, -2.0 * np.log(values).sum()))
+    return np.asarray(chdtrc(2 * values.shape[-1], -2.0 * np.log(values).sum(axis=-1)))
 
 
 def _merge_rare_columns(table: Counts) -> Counts:

@@ -18,6 +18,23 @@ class Correction(StrEnum):
     """With a Gaussian head instead of its last layer."""
     RECOMMENDED = "recommended"
     """With its own last layer and the Gaussian head, both calibrated and joined."""
+    FEDCGS = "fedcgs"
+    """With the head of FedCGS instead of its last layer."""
+    FED3R = "fed3r"
+    """With the head of Fed3R instead of its last layer."""
+    FEDCOF = "fedcof"
+    """With the head of FedCOF instead of its last layer."""
+    CCVR = "ccvr"
+    """With its last layer trained again as CCVR does."""
+
+    @property
+    def uses_last_round(self) -> bool:
+        """Whether it replaces the last layer, which is done once, after the last round."""
+        return self not in (Correction.RAW, Correction.PRIOR, Correction.CALIBRATED)
+
+
+RIVAL_HEADS = (Correction.FEDCGS, Correction.FED3R, Correction.FEDCOF, Correction.CCVR)
+"""Last layers of other authors, which are computed only where a run asks for them."""
 
 
 class SelectedBy(StrEnum):
@@ -34,7 +51,7 @@ class SelectedBy(StrEnum):
 class Evaluation(StrEnum):
     """A correction and how its round was selected, named as in records.
 
-    The Gaussian head and the recommended layer are those of the last round.
+    The Gaussian head, the recommended layer and the heads of other authors are those of the last round.
     """
 
     RAW = "raw"
@@ -51,6 +68,14 @@ class Evaluation(StrEnum):
     """The Gaussian head, with its estimated target accuracy as the score."""
     RECOMMENDED = "recommended"
     """The recommended layer, with its estimated target accuracy as the score."""
+    FEDCGS = "fedcgs"
+    FEDCGS_BY_ESTIMATE = "fedcgs/estimate"
+    FED3R = "fed3r"
+    FED3R_BY_ESTIMATE = "fed3r/estimate"
+    FEDCOF = "fedcof"
+    FEDCOF_BY_ESTIMATE = "fedcof/estimate"
+    CCVR = "ccvr"
+    CCVR_BY_ESTIMATE = "ccvr/estimate"
 
     @classmethod
     def of(cls, correction: Correction, selected_by: SelectedBy) -> Evaluation:

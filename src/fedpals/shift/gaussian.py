@@ -160,20 +160,29 @@ def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:
     if not prior.any():
         raise InputError("no client has a sample of any label of the target, so they cannot be distinguished")
     means = pooled_sums.features / np.maximum(n, 1)[:, None]
-    covariance = _shrink((pooled_sums.products - means.T @ (n[:, None] * means)) / total, total)
+    covariance = shrink((pooled_sums.products - means.T @ (n[:, None] * means)) / total, total)
     try:
         directions = scipy.linalg.cho_solve(scipy.linalg.cho_factor(covariance), means.T).T
     except np.linalg.LinAlgError:
         raise InputError("products: no features have such products; leave out the client that sent them") from None
-    weight = np.where(prior[:, None] > 0, directions, 0.0)
-    with np.errstate(divide="ignore"):
-        bias = np.log(prior) - 0.5 * (weight * means).sum(axis=1)
+    weight, bias = bayes_layer(means, directions, prior)
     stand_ins = stands_for != np.arange(n.size)
     if not stand_ins.any():
         return Head(weight, bias, stands_for)
     displaced, log_volume = _fit_displaced(means, directions, n > 0)
     bias[stand_ins] -= log_volume
     return Head(weight, bias, stands_for, displaced)
+
+
+def bayes_layer(means: Vector, directions: Vector, prior: Vector) -> tuple[Vector, Vector]:
+    """Return W, (K, d), and b, (K,), of the Bayes classifier of Gaussians with a common covariance.
+
+    From the means μ_y and Σ⁻¹μ_y, (K, d) each, and a prior, (K,), which is 0 for outputs that are never predicted.
+    """
+    weight = np.where(prior[:, None] > 0, directions, 0.0)
+    with np.errstate(divide="ignore"):
+        bias = np.log(prior) - 0.5 * (weight * means).sum(axis=1)
+    return weight, bias
 
 
 def _fit_displaced(means: Vector, directions: Vector, observed: npt.NDArray[np.bool_]) -> tuple[Displaced, float]:
@@ -202,7 +211,7 @@ def _priors(n: npt.NDArray[np.int64], target: Vector) -> tuple[Vector, npt.NDArr
     return prior, stands_for
 
 
-def _shrink(covariance: Vector, samples: int) -> Vector:
+def shrink(covariance: Vector, samples: int) -> Vector:
     """Return (1 − ρ)Σ + ρ (tr Σ/d) I; the identity if features do not vary at all."""
     d = len(covariance)
     trace, squares = float(np.trace(covariance)), float(np.square(covariance).sum())

@@ -25,25 +25,23 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
 import numpy as np
-from scipy.special import chdtrc, chdtri, chndtrinc
+from scipy.special import chdtrc
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
 from fedpals.rng import generator
-from fedpals.shift.contingency import RowTest, compare_rows, cramers_v, fisher, holm
+from fedpals.shift.contingency import RowTest, compare_rows, cramers_v, holm
+from fedpals.shift.power import LEVEL, decide, detectable_effect
 from fedpals.shift.tally import Counts, Tally
 
 Light: TypeAlias = Literal["green", "amber", "red"]
 
-LEVEL = 0.05
-"""Probability of a false alarm."""
 SMALL_EFFECT = 0.1
 """Smallest V of a violation that matters."""
 MEDIUM_EFFECT = 0.3
 """V that the test must be able to detect for a green light."""
 GAP = 0.1
 """Smallest difference in accuracy of a client that breaks the assumption that matters."""
-_POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Homogeneity:
     effect: float
     """Cramér's V over all labels, corrected for bias."""
     detectable: float
-    """V that would be detected with 80 % probability; ∞ if nothing can be tested."""
+    """V that would be detected with 80 % probability (`power`); ∞ if no difference would."""
     labels: tuple[LabelTest, ...]
     """Labels that can be tested."""
     untested: tuple[str, ...]
@@ -130,9 +128,10 @@ class Homogeneity:
         if not self.labels:
             return "Label shift cannot be tested: no label is held out by two clients and predicted in two ways."
         if self.p > LEVEL:
+            found = f"only differences of V ≥ {self.detectable:.2f}" if self.detectable <= 1.0 else "no difference"
             return (
-                "Too few held-out samples to decide: only differences of V ≥ "
-                f"{self.detectable:.2f} would be detected. Hold out more samples before you rely on it."
+                f"Too few held-out samples to decide: {found} would be detected reliably. Hold out more samples before "
+                "you rely on it."
             )
         finding = f"The clients differ within labels (p = {self.p:.2g}, V = {self.effect:.2f})"
         if self.light == "amber":
@@ -165,7 +164,8 @@ def homogeneity(
     tallies
         One tally per client, of the same model, on samples that it was not trained on.
     seed
-        Seed of the tables drawn if counts are small, at the addresses ("homogeneity", label).
+        Seed of the tables drawn if counts are small, at the addresses ("homogeneity", label), and of the simulation of
+        the test's power.
     clients, labels
         Names; by default their numbers.
     """
@@ -177,7 +177,7 @@ def homogeneity(
     tables = np.stack([tally.confusion for tally in tallies])
     M, K, _ = tables.shape
     clients, labels = _check_names("clients", clients, M), _check_names("labels", labels, K)
-    result = _run_tests(tables, clients, labels, seed)
+    result = _run_tests(tables, clients, labels, seed, power=True)
     if result.light == "red":
         result = replace(result, leave_out=_clients_to_leave_out(tables, clients, labels, seed))
     return result
@@ -202,8 +202,13 @@ def _clients_to_leave_out(tables: Counts, clients: Sequence[str], labels: Sequen
     return tuple(outliers) if result.light != "red" else ()
 
 
-def _run_tests(tables: Counts, clients: Sequence[str], labels: Sequence[str], seed: int | None) -> Homogeneity:
-    """Test the (M, K, K) confusions of M clients; without a seed, by χ² alone."""
+def _run_tests(
+    tables: Counts, clients: Sequence[str], labels: Sequence[str], seed: int | None, *, power: bool = False
+) -> Homogeneity:
+    """Test the (M, K, K) confusions of M clients; without a seed, by χ² alone.
+
+    Without ``power`` the detectable effect is not computed, and the light is either red or not.
+    """
     M, K, _ = tables.shape
     has_samples = tables.sum(axis=2) > 0
     draws = max(999, math.ceil(max(M, K) / LEVEL))  # for p-values as small as Holm's correction needs
@@ -219,7 +224,7 @@ def _run_tests(tables: Counts, clients: Sequence[str], labels: Sequence[str], se
     rows = np.flatnonzero(cells.samples.any(axis=1))
     label_p, client_p = np.array([test.p for test in tests.values()]), cells.client_p()[rows]
     label_adjusted, client_adjusted = holm(label_p), holm(client_p)
-    p = min(1.0, 3.0 * min(fisher(label_p), float(label_adjusted.min()), float(client_adjusted.min())))
+    p = float(decide(label_p, client_p))
     by_label = tuple(
         LabelTest(labels[y], test.samples, test.row_p.size, test.p, max(p, float(adjusted)), cramers_v([test]))
         for (y, test), adjusted in zip(tests.items(), label_adjusted, strict=True)
@@ -229,7 +234,8 @@ def _run_tests(tables: Counts, clients: Sequence[str], labels: Sequence[str], se
         ClientTest(clients[i], int(sizes[i]), float(q), max(p, float(adjusted)), float(gaps[i]), float(evidence[i]))
         for i, q, adjusted in zip(rows.tolist(), client_p, client_adjusted, strict=True)
     )
-    effect, detectable = cramers_v(list(tests.values())), _detectable_effect(tests.values())
+    effect = cramers_v(list(tests.values()))
+    detectable = detectable_effect(cells.samples, list(tests.values()), seed or 0) if power else math.inf
     return Homogeneity(
         light=_light(p, effect, detectable, by_client),
         p=p,
@@ -316,13 +322,6 @@ class _Cells:
                     )
                     strengths[violation] = float(self.statistic[i, column] / self.freedom[column])
         return tuple(sorted(strengths, key=strengths.__getitem__, reverse=True))
-
-
-def _detectable_effect(tests: Iterable[RowTest]) -> float:
-    """Return the V for which Σ X² over the tables exceeds its critical value with 80 % probability."""
-    freedom, span = map(sum, zip(*((test.freedom, test.span) for test in tests), strict=True))
-    noncentrality = float(chndtrinc(chdtri(freedom, LEVEL), freedom, 1.0 - _POWER))
-    return math.sqrt(noncentrality / span) if span > 0 else math.inf
 
 
 def _check_names(what: str, names: Sequence[str] | None, expected: int) -> tuple[str, ...]:

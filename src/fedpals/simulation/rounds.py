@@ -7,16 +7,16 @@ workers, and after an interruption.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import softmax
 from torch import Tensor
 
-from fedpals.engine.client import Update
+from fedpals.engine.client import Client, Update
 from fedpals.engine.evaluation import Outputs, Part
-from fedpals.engine.last_layer import gaussian_layer, recommended_layer
+from fedpals.engine.last_layer import gaussian_layer, recommended_layer, rival_layer
 from fedpals.engine.metrics import Scores
 from fedpals.engine.server import DivergedError, Server
 from fedpals.errors import InputError
@@ -158,6 +158,7 @@ class Simulation:
         selected: dict[Evaluation, SelectedRound] = {}
         if gaussian is not None:
             selected |= self._worth(Correction.GAUSSIAN, {part: gaussian(seen) for part, seen in features.items()})
+            selected |= self._rival_heads(features)
         if Part.CLIENTS not in evaluator.samples:
             return LastModel(gaussian, None, selected)
         if gaussian is None:
@@ -174,12 +175,23 @@ class Simulation:
     def _gaussian_head(self) -> Head | None:
         """Return the head for what the participants of the last round say about the samples that they train with."""
         self.worker.model.load(self.state.model)
-        clients = self.server.participants(self.state.round, self._able).tolist()
         try:
-            sums = [self.worker.client(i).feature_sums(self.worker.model) for i in clients]
-            return gaussian_layer(sums, self.server)
+            return gaussian_layer([c.feature_sums(self.worker.model) for c in self._last_participants()], self.server)
         except InputError:  # no features, or infinite ones, or nobody has a label of the target
             return None
+
+    def _rival_heads(self, features: Outputs) -> dict[Evaluation, SelectedRound]:
+        """Return what the last model is worth with the last layers of other authors that the run asks for."""
+        worth: dict[Evaluation, SelectedRound] = {}
+        for head in self.run.knowledge.rival_heads:
+            clients = list(self._last_participants())
+            layer = rival_layer(head, clients, self.worker.model, self.server, seed=self.run.seed)
+            worth |= self._worth(head, {part: layer(seen) for part, seen in features.items()})
+        return worth
+
+    def _last_participants(self) -> Iterator[Client]:
+        """Yield the participants of the last round."""
+        return (self.worker.client(i) for i in self.server.participants(self.state.round, self._able).tolist())
 
     def _worth(self, correction: Correction, logits: Outputs) -> dict[Evaluation, SelectedRound]:
         """Return what the last round is worth by validation data, and by the clients' estimate where there is one."""

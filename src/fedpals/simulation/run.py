@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from fedpals.config import Settings, did_you_mean, hidden, source_digest, unset, validated
@@ -27,6 +27,7 @@ from fedpals.engine.plan import Plan
 from fedpals.errors import InputError
 from fedpals.methods import METHODS, Method, build_method, option_keys
 from fedpals.methods.own import UnavailableRule, UnavailableWeighting
+from fedpals.shift.evaluation import RIVAL_HEADS, Correction
 
 DEFAULT_METHOD = "fedpals"
 OWN_HELD_OUT = 0.2
@@ -133,6 +134,25 @@ class Knowledge(Settings):
     """Estimate T after every round from unlabelled inputs of the target, as if it were unknown; needs held_out."""
     count_epsilon: float | None = Field(default=None, gt=0, le=100, json_schema_extra=unset("no noise"))
     """ε of the noise that clients add to their label counts; the server knows the counts exactly unless given."""
+    heads: str | None = Field(default=None, json_schema_extra=unset("none"))
+    """Last layers of other authors to evaluate too, after the last round: fedcgs, fed3r, fedcof, ccvr, or joined:
+    fedcgs+ccvr."""
+
+    @property
+    def rival_heads(self) -> tuple[Correction, ...]:
+        """The last layers of other authors that are evaluated."""
+        return tuple(Correction(name) for name in self.heads.split("+")) if self.heads else ()
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_exist(cls, heads: str | None) -> str | None:
+        names = [head.value for head in RIVAL_HEADS]
+        for name in () if heads is None else heads.split("+"):
+            if name not in names:
+                raise InputError(
+                    f"heads is {heads!r}; {name!r} is none of {', '.join(names)}{did_you_mean(name, names)}"
+                )
+        return heads
 
     @model_validator(mode="after")
     def _target_comes_from_one_place(self) -> Self:

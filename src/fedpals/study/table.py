@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-import numpy as np
-
+from fedpals.report.paired import Paired
+from fedpals.report.table import Spread
 from fedpals.shift.evaluation import Correction
 
 _TITLES = {
@@ -27,10 +26,18 @@ class TableCell:
     mean: float
     std: float
     seeds: int
-    difference: float | None = None
-    """Mean of the differences to the baseline; None for the baseline itself."""
-    error: float | None = None
-    """Standard error of ``difference``; None with one seed."""
+    paired: Paired | None = None
+    """Difference to the baseline; None for the baseline itself."""
+
+    @property
+    def difference(self) -> float | None:
+        """Mean of the differences to the baseline; None for the baseline itself."""
+        return None if self.paired is None else self.paired.difference
+
+    @property
+    def error(self) -> float | None:
+        """Standard error of ``difference``; None with one seed."""
+        return None if self.paired is None else self.paired.error
 
 
 @dataclass(frozen=True)
@@ -62,9 +69,14 @@ class StudyTable:
                 "seeds": cell.seeds,
                 f"difference to {self.baseline}": cell.difference,
                 "standard error": cell.error,
+                "verdict": self.verdict(cell),
             }
             for (method, use), cell in self.cells.items()
         ]
+
+    def verdict(self, cell: TableCell) -> str | None:
+        """Return whether a cell is better, equal or worse than the baseline; None for the baseline itself."""
+        return None if cell.paired is None else cell.paired.verdict(lower_is_better=self.metric == "log_loss")
 
     @property
     def caption(self) -> str:
@@ -77,7 +89,7 @@ class StudyTable:
         )
         return (
             f"{self.metric.replace('_', ' ')}{unit} {where}: mean ± std over seeds; in brackets the paired difference "
-            f"to {self.baseline} ± its standard error"
+            f"to {self.baseline} ± its standard error; equal: within two standard errors"
         )
 
     def __str__(self) -> str:
@@ -106,10 +118,10 @@ class StudyTable:
     def _text(self, cell: TableCell) -> str:
         scale, digits = (1, 3) if self.metric == "log_loss" else (100, 1)
         text = f"{scale * cell.mean:.{digits}f} ± {scale * cell.std:.{digits}f}"
-        if cell.difference is None:
+        if cell.paired is None:
             return text
-        error = "" if cell.error is None else f" ± {scale * cell.error:.{digits}f}"
-        return f"{text} ({scale * cell.difference:+.{digits}f}{error})"
+        verdict = f", {word}" if (word := self.verdict(cell)) else ""
+        return f"{text} ({cell.paired.text(scale, digits)}{verdict})"
 
 
 def build_table(
@@ -125,13 +137,8 @@ def build_table(
             if not own:
                 continue
             theirs = {seed: value for (m, seed, u), value in values.items() if (m, u) == (reference, use)}
-            pairs = [own[seed] - theirs[seed] for seed in own if seed in theirs]
-            difference = float(np.mean(pairs)) if pairs and method != reference else None
-            error = float(np.std(pairs, ddof=1) / math.sqrt(len(pairs))) if len(pairs) > 1 else None
-            numbers = np.array(list(own.values()))
-            std = float(numbers.std(ddof=1)) if numbers.size > 1 else 0.0
-            cells[method, title] = TableCell(
-                float(numbers.mean()), std, numbers.size, difference, error if difference is not None else None
-            )
+            spread = Spread.of(own.values())
+            paired = None if method == reference else Paired.of(own, theirs)
+            cells[method, title] = TableCell(spread.mean, spread.std, spread.seeds, paired)
     uses = tuple(title for title in _TITLES.values() if any(use == title for _, use in cells))
     return StudyTable(metric, estimated, reference, uses, cells)

@@ -1,4 +1,4 @@
-"""Tables: mean ± standard deviation of every row and method, next to the paper's numbers."""
+"""Tables: mean ± standard deviation of every row and method, and paired differences, next to the paper's numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from fedpals.report.exhibit import METRICS, Exhibit, settings_text
 from fedpals.report.figures import Panel
 from fedpals.report.finished import FinishedExperiment, is_oracle
 from fedpals.report.lines import Compared, draw_compared
+from fedpals.report.paired import Verdict
 from fedpals.report.sheet import Cell, Mark, Sheet, Value
 from fedpals.report.table import Spread
 from fedpals.shift.evaluation import Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+_VERDICT_MARKS: dict[Verdict, Mark] = {"better": "green", "equal": "quiet", "worse": "red", "": ""}
 
 
 def table(finished: FinishedExperiment) -> list[Exhibit]:
@@ -37,8 +41,12 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
                 Cell(spreads[m.name], _mark(m, rivals, first), _note(finished, row, m, evaluation)) for m in methods
             ]
             lines.append([row.name, title, *cells])
+            pairs = [finished.paired(row, method, evaluation) for method in methods]
+            if finished.baseline and any(pairs):
+                compared = [Cell(pair, _VERDICT_MARKS[pair.verdict()]) if pair else Cell(None) for pair in pairs]
+                lines.append([row.name, f"{title}: difference to {finished.baseline.name}", *compared])
         if row.reported:
-            values = [_reported(row.reported.get(method.name)) for method in methods]
+            values = [paper_value(row.reported.get(method.name)) for method in methods]
             lines.append([row.name, "in the paper", *(Cell(value, "quiet") for value in values)])
     sheet = Sheet.of(["row", "evaluation", *(method.name for method in methods)], lines)
     metric = METRICS[finished.experiment.metric]
@@ -47,6 +55,7 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
         f"Test {metric} in the target domain in %, mean ± standard deviation over seeds, at the round selected on "
         "validation data of the target, or, in lines with no target data, by the clients' own estimate. Bold: the best "
         f"mean of a line, without {excluded}; underlined: within one standard deviation of it. "
+        + _explained(finished)
         + " ".join(
             _tally(title, best[evaluation]) for evaluation, title in finished.evaluations.items() if best[evaluation]
         )
@@ -60,11 +69,20 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
     return [Exhibit("table", f"Test {metric}", caption, sheet, panels, tabular=True)] if lines else []
 
 
+def _explained(finished: FinishedExperiment) -> str:
+    if finished.baseline is None or len(finished.methods) < 2:
+        return ""
+    return (
+        f"Differences to {finished.baseline.name} are paired: the mean over the same seeds ± its standard error; "
+        "better or worse by more than two standard errors, else equal. "
+    )
+
+
 def _draw_row(ax: Axes, finished: FinishedExperiment, row: Row) -> None:
     bars = []
     for method in finished.methods:
         raw, prior = (finished.spread(row, method, evaluation) for evaluation in (Evaluation.RAW, Evaluation.PRIOR))
-        reported = _reported(row.reported.get(method.name))
+        reported = paper_value(row.reported.get(method.name))
         if raw and prior:
             bars.append(Compared(method.name, raw, prior, reported))
     draw_compared(ax, bars, METRICS[finished.experiment.metric])
@@ -89,7 +107,8 @@ def _note(finished: FinishedExperiment, row: Row, method: Column, evaluation: Ev
     return f"{point}{len(members)} seeds; selected round {rounds.mean:.0f} on average{warning}"
 
 
-def _reported(values: Sequence[float] | None) -> Spread | None:
+def paper_value(values: Sequence[float] | None) -> Spread | None:
+    """Return the paper's mean and standard deviation, which it gives in %."""
     return Spread(values[0] / 100, values[1] / 100 if len(values) > 1 else 0.0, 0) if values else None
 
 

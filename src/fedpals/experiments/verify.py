@@ -1,0 +1,117 @@
+"""Verify stored results: train single cells again, and compare what comes out with what is stored.
+
+On one kind of processor, with the same versions, the bits are the same. Elsewhere sums are rounded differently, which
+training amplifies: a few predictions change, and with them perhaps the selected round.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from fedpals.errors import FedpalsError, InputError
+from fedpals.experiments.experiment import PlannedRun
+from fedpals.experiments.provenance import provenance, same_platform
+from fedpals.experiments.results import Results, Summary
+from fedpals.experiments.selection import Selection
+from fedpals.shift.evaluation import Evaluation
+from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.run import Run
+from fedpals.simulation.sweep import sweep
+
+TOLERANCE = 0.03
+"""Largest difference of a metric that other processors and versions of the arithmetic are allowed.
+
+Six cells of Fashion-MNIST's CNN, stored by an earlier version of the arithmetic, differed by up to 1.5 points.
+"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A metric of one run, as stored and as computed again."""
+
+    row: str
+    method: str
+    seed: int
+    evaluation: Evaluation
+    stored: float
+    retrained: float
+    tolerance: float
+
+    @property
+    def difference(self) -> float:
+        """Re-trained minus stored."""
+        return self.retrained - self.stored
+
+    @property
+    def verdict(self) -> Literal["same", "close", "differs"]:
+        """Whether they are equal, within the tolerance, or neither."""
+        if self.difference == 0.0:
+            return "same"
+        return "close" if abs(self.difference) <= self.tolerance else "differs"
+
+
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """All comparisons, and the runs that could not be computed."""
+
+    comparisons: tuple[Comparison, ...]
+    failed: tuple[tuple[str, FedpalsError], ...]
+    same_platform: bool
+    """Whether results were stored by the same arithmetic on the same kind of processor."""
+    stopped: signal.Signals | None = None
+    """The signal that stopped it, if any."""
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference that is allowed."""
+        return 0.0 if self.same_platform else TOLERANCE
+
+    @property
+    def verified(self) -> bool:
+        """Whether all runs were computed, and agree with what is stored."""
+        agree = all(comparison.verdict != "differs" for comparison in self.comparisons)
+        return agree and not self.failed and self.stopped is None
+
+
+def verify(
+    results: Results,
+    selection: Selection,
+    settings: SweepSettings,
+    display: Callable[[str, Sequence[Run]], AbstractContextManager[Callable[[Event], None]]],
+) -> Verification:
+    """Train the selected runs of stored results again, in a folder of their own, and compare test metrics.
+
+    Raises
+    ------
+    InputError
+        If no stored run is selected.
+    """
+    stored = [summary for summary in results.runs() if selection.includes(summary.row, summary.method, summary.seed)]
+    if not stored:
+        raise InputError(
+            f"{results.path}: none of its stored runs has this row, method and seed; compute it first, without --verify"
+        )
+    experiment, same = results.experiment, same_platform(results.provenance, provenance("", ""))
+    runs = [summary.configuration for summary in stored]
+    with TemporaryDirectory(prefix="fedpals-verify-") as folder, display(f"{experiment.title}: verify", runs) as show:
+        outcome = sweep(runs, replace(settings, out=Path(folder)), show)
+        again = [
+            (old, Summary.of(PlannedRun(old.row, old.method, old.point, record.run), record, whole=False))
+            for old, record in zip(stored, outcome.records, strict=True)
+            if record.finished
+        ]
+    comparisons = [
+        Comparison(old.row, old.method, old.seed, evaluation, before, after, 0.0 if same else TOLERANCE)
+        for old, new in again
+        for evaluation in old.selected
+        if (before := old.test(evaluation, experiment.metric)) is not None
+        and (after := new.test(evaluation, experiment.metric)) is not None
+    ]
+    failed = [(f"{stored[i].row}, {stored[i].method}, seed {stored[i].seed}", e) for i, e in outcome.failed.items()]
+    return Verification(tuple(comparisons), tuple(failed), same, outcome.stopped)
