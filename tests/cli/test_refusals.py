@@ -139,8 +139,8 @@ def test_code_that_a_folder_names_is_run_only_for_those_who_trust_it(foreign_run
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("1 / 0", r"model mine:build: mine raised ZeroDivisionError: division by zero; mend it"),
-        ("def build(shape, classes: 3 3", r"model mine:build: mine raised SyntaxError: .*; mend it"),
+        ("1 / 0", r"model mine:build: mine raised ZeroDivisionError: division by zero; fix it"),
+        ("def build(shape, classes: 3 3", r"model mine:build: mine raised SyntaxError: .*; fix it"),
     ],
 )
 def test_a_module_that_cannot_be_run(

@@ -216,7 +216,7 @@ def test_a_model_that_raises_is_named_with_its_error_and_the_others_go_on(
     outcome = sweep(runs[: 3 if workers == 1 else 1], SweepSettings(tmp_path / "runs", workers))
     assert type(outcome.failed[0]) is FedpalsError
     assert (
-        str(outcome.failed[0]) == "model own_net:Net raised LookupError: no such place (own_net.py, line 11); mend it"
+        str(outcome.failed[0]) == "model own_net:Net raised LookupError: no such place (own_net.py, line 11); fix it"
     )
     if workers == 1:
         assert "model own_net:broken raised KeyError: 'nothing'" in str(outcome.failed[1])
