@@ -38,8 +38,11 @@ def up(
         raise InputError(f"{app}: has no pyproject.toml; give the folder of a Flower app, for instance examples/flower")
     _check_settings(app, config or [])
     from fedpals.flower.local.deployment import Deployment  # loads flwr, which other commands do not need
+    from fedpals.simulation.signals import STOPPING
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in STOPPING:  # of which a shell in the background lets Ctrl-C be ignored
+        if number.name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
     with Deployment(tls=tls) as deployment:
         typer.echo(f"SuperLink at {deployment.address}, {nodes} SuperNodes{', TLS and node keys' if tls else ''}")
         for i in range(nodes):
