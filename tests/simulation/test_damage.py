@@ -215,9 +215,7 @@ def test_a_model_that_raises_is_named_with_its_error_and_the_others_go_on(
     runs = [Run.of(**raising, rounds=1), Run.of(**broken, rounds=1), Run.of(**SMALL, rounds=1)]
     outcome = sweep(runs[: 3 if workers == 1 else 1], SweepSettings(tmp_path / "runs", workers))
     assert type(outcome.failed[0]) is FedpalsError
-    assert (
-        str(outcome.failed[0]) == "model own_net:Net raised LookupError: no such place (own_net.py, line 11); fix it"
-    )
+    assert str(outcome.failed[0]) == "model own_net:Net raised LookupError: no such place (own_net.py, line 11); fix it"
     if workers == 1:
         assert "model own_net:broken raised KeyError: 'nothing'" in str(outcome.failed[1])
         assert outcome.records[2].finished
