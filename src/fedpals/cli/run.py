@@ -16,6 +16,7 @@ from fedpals.cli.flags import DATA, OUTPUT, TRAINING
 from fedpals.cli.terminal import escape, new_console
 from fedpals.config import did_you_mean, read_toml
 from fedpals.errors import InputError, MissingExtraError
+from fedpals.labels.tables import read_target
 from fedpals.methods import option_keys, options_of
 from fedpals.shift.evaluation import Correction, SelectedBy
 from fedpals.simulation.run import DEFAULT_METHOD, Run, run_keys
@@ -85,10 +86,13 @@ def run(
         check_device(device)
     with naming_file(config, given):
         runs = expand(settings, seeds or in_file)
+    console = new_console()
+    if isinstance(target := settings.get("target"), str) and (note := read_target(Path(target).expanduser()).note):
+        console.print(f"[dim]{escape(note)}[/dim]", soft_wrap=True)
     compute(
         runs,
         SweepSettings(out, workers, data_folder, device, resume, checkpoint_every, tuple(tracker or ()), ray),
-        new_console(),
+        console,
     )
 
 
