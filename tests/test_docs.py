@@ -1,10 +1,15 @@
-"""Every Python block of README and docs that uses the package runs, block after block, on real data."""
+"""README and docs are true: every Python block runs, and every console block prints what the page shows.
+
+`python -m tests.test_docs PAGE` writes what the commands of a page print today into the page.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,14 +18,17 @@ from fedpals.data import available
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/own-data.md"]
-HEART = any(line.name == "heart" and line.where for line in available())
+HERE = {line.name for line in available() if line.where}
+CONSOLE_PAGES = ["README.md", "docs/beyond.md"]
+_SHELL = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "110"}
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-@pytest.mark.skipif(not HEART, reason="heart disease data are not here: fedpals data get heart")
+@pytest.mark.skipif("heart" not in HERE, reason="heart disease data are not here: fedpals data get heart")
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_run(page: str, tmp_path: Path) -> None:
     code = blocks(page)
@@ -33,6 +41,42 @@ def test_blocks_run(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def run_console_blocks(text: str, folder: Path) -> str:
+    """The page with the output that its console blocks print in `folder`, one after the other, as one shell session."""
+    settings: list[str] = []
+
+    def run_block(block: re.Match[str]) -> str:
+        lines: list[str] = []
+        for command in re.findall(r"^\$ ((?:.*\\\n)*.*)", block[1], flags=re.MULTILINE):
+            lines.append(f"$ {command}")
+            if re.match(r"\w+=", command):
+                settings.append(command)
+                continue
+            done = subprocess.run(
+                ["bash", "-c", "\n".join([*settings, command])], capture_output=True, text=True, cwd=folder,
+                env=os.environ | _SHELL, timeout=300, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+            # A page may leave the output of a command out: then it shows nothing before the next command.
+            if re.search(re.escape(command) + r"\n(?!\$ |\Z)", block[1]):
+                lines.extend(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+        return "```console\n" + "\n".join(lines) + "\n```"
+
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return re.sub(r"```console\n(.*?)\n```", run_block, text, flags=re.DOTALL)
+
+
+@pytest.mark.skipif("fashion-mnist" not in HERE, reason="Fashion-MNIST is not here: fedpals data get fashion-mnist")
+@pytest.mark.parametrize("page", CONSOLE_PAGES)
+def test_console_blocks_print_what_the_page_shows(page: str, tmp_path: Path) -> None:
+    """Words are equal; numbers may differ as much as they do between kinds of processors (3 in a hundred, or 0.03)."""
+    shown = (ROOT / page).read_text(encoding="utf-8")
+    printed = run_console_blocks(shown, tmp_path)
+    assert NUMBER.sub("#", printed) == NUMBER.sub("#", shown)
+    for today, then in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
+        assert float(today) == pytest.approx(float(then), rel=0.03, abs=0.03)
+
+
 EVERY_PAGE = [p for pattern in ("*.md", "docs/*.md", "examples/*/*.md", "results/*.md") for p in ROOT.glob(pattern)]
 
 
@@ -41,3 +85,10 @@ def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\((?!https?://)([^)#\s]+)", text):
         assert ((ROOT / page).parent / link).exists(), link
+
+
+if __name__ == "__main__":
+    pages = [ROOT / page for page in sys.argv[1:] or CONSOLE_PAGES]
+    for page_path in pages:
+        with tempfile.TemporaryDirectory() as folder_name:
+            page_path.write_text(run_console_blocks(page_path.read_text("utf-8"), Path(folder_name)), "utf-8")
