@@ -20,6 +20,7 @@ from fedpals.experiments.experiment import (
     reported_runs,
     tuning_runs,
 )
+from fedpals.shift.evaluation import Evaluation
 from tests.experiments.conftest import TINY, definition
 
 SHIPPED = sorted(path.stem for path in DEFINITIONS.glob("*.toml"))
@@ -134,12 +135,13 @@ def test_rows_may_leave_methods_out(tiny: Experiment) -> None:
     assert cells == {("C = 2", "FedPALS"), ("C = 3", "FedAvg"), ("C = 3", "FedPALS")}
 
 
+RAW, PRIOR = Evaluation.RAW, Evaluation.PRIOR
 SMALL: Point = {"learning_rate": 0.05}
 LARGE: Point = {"learning_rate": 0.2}
 
 
 def rated(tiny: Experiment, *results: tuple[Point, float]) -> Point:
-    return choose_points(tiny, {("C = 2", "FedAvg"): list(results)})["C = 2", "FedAvg"]
+    return choose_points(tiny, {("C = 2", "FedAvg", RAW): list(results)})["C = 2", "FedAvg"][RAW]
 
 
 def test_the_best_mean_on_validation_is_chosen(tiny: Experiment) -> None:
@@ -159,15 +161,29 @@ def test_a_run_that_diverged_counts_as_nothing(tiny: Experiment) -> None:
 
 def test_every_row_has_its_own_choice_unless_rows_are_shared(tiny: Experiment) -> None:
     validation = {
-        ("C = 2", "FedAvg"): [(SMALL, 0.9), (LARGE, 0.1)],
-        ("C = 3", "FedAvg"): [(SMALL, 0.2), (LARGE, 0.8)],
+        ("C = 2", "FedAvg", RAW): [(SMALL, 0.9), (LARGE, 0.1)],
+        ("C = 3", "FedAvg", RAW): [(SMALL, 0.2), (LARGE, 0.8)],
     }
     own = choose_points(tiny, validation)
-    assert (own["C = 2", "FedAvg"], own["C = 3", "FedAvg"]) == (SMALL, LARGE)
+    assert (own["C = 2", "FedAvg"], own["C = 3", "FedAvg"]) == ({RAW: SMALL}, {RAW: LARGE})
     for shared, point in ((["C = 3"], LARGE), (["C = 2", "C = 3"], SMALL)):
         tuning = tiny.tuning.model_copy(update={"rows": shared})
         both = choose_points(tiny.model_copy(update={"tuning": tuning}), validation)
-        assert both["C = 2", "FedAvg"] == both["C = 3", "FedAvg"] == point
+        assert both["C = 2", "FedAvg"] == both["C = 3", "FedAvg"] == {RAW: point}
+
+
+def test_an_evaluation_that_is_used_has_a_point_of_its_own(tiny: Experiment) -> None:
+    tuning = tiny.tuning.model_copy(update={"uses": [RAW, PRIOR]})
+    experiment = tiny.model_copy(update={"tuning": tuning})
+    scores = {
+        ("C = 2", "FedAvg", RAW): [(SMALL, 0.9), (LARGE, 0.1)],
+        ("C = 2", "FedAvg", PRIOR): [(SMALL, 0.2), (LARGE, 0.8)],
+    }
+    points = choose_points(experiment, scores)
+    assert points["C = 2", "FedAvg"] == {RAW: SMALL, PRIOR: LARGE}
+    planned = [p for p in reported_runs(experiment, "desk", points) if p.row == "C = 2" and p.run.seed == 0]
+    chosen = [(p.method, p.point.get("learning_rate"), p.chosen_for) for p in planned]
+    assert chosen == [("FedAvg", 0.05, (RAW,)), ("FedAvg", 0.2, (PRIOR,)), ("FedPALS", 0.05, ())]  # one for both
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ Settings of a run come in layers; later layers override earlier ones:
 
 The grid of a method is the experiment's plus the method's own. A row can replace the values of a key. A key that is set
 for the method in this row is not tuned. The point of the grid is chosen on validation, with tuning seeds that no
-reported run uses.
+reported run uses; each evaluation of ``tuning.uses`` has a point of its own, so that none is shown at another's.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -90,7 +90,10 @@ class Column(Settings):
     run: Keys
     grid: Grid = Field(default_factory=dict)
     chosen_by: Evaluation = Evaluation.RAW
-    """Evaluation whose score chooses the point; an estimate needs ``held_out``, but no target samples."""
+    """Evaluation whose score chooses the point at which all evaluations are shown that have none of their own.
+
+    An estimate needs ``held_out``, but no target samples.
+    """
     apart: bool = False
     """Whether it is excluded from the comparison, for instance because it uses another network."""
 
@@ -101,6 +104,8 @@ class Tuning(Settings):
     seeds: int = Field(default=2, ge=1)
     rows: list[str] | None = None
     """Rows over which one point for all rows is chosen, by the mean; unless given, every row has its own point."""
+    uses: list[Evaluation] = Field(default_factory=list)
+    """Evaluations that have a point of their own, chosen by their own score."""
     scale: dict[str, Keys] = Field(default_factory=dict)
     """Settings of the tuning runs at one scale, by scale."""
 
@@ -172,6 +177,8 @@ class PlannedRun:
     method: str
     point: Point
     run: Run
+    chosen_for: tuple[Evaluation, ...] = ()
+    """Evaluations that chose the point; empty if the method has one point for all."""
 
     @property
     def title(self) -> str:
@@ -237,32 +244,52 @@ def rows_tuned_for(experiment: Experiment, row: Row) -> list[str]:
     return [row.tuned_as or row.name] if shared is None else shared
 
 
-def reported_runs(experiment: Experiment, scale: str, points: Mapping[tuple[str, str], Point]) -> list[PlannedRun]:
-    """Return the runs to report, at the chosen point of every (row, method)."""
+ChosenPoints: TypeAlias = dict[tuple[str, str], dict[Evaluation, Point]]
+"""The point that each evaluation chose, by (row, method)."""
+
+
+def reported_runs(experiment: Experiment, scale: str, points: ChosenPoints) -> list[PlannedRun]:
+    """Return the runs to report, at the chosen points of every (row, method)."""
     seeds = experiment.at(scale).seeds
     return [
-        _planned(experiment, scale, row, method, points[row.name, method.name], seed, {})
+        replace(planned, chosen_for=chosen_for)
         for row, method in cells(experiment)
+        for point, chosen_for in _distinct(points[row.name, method.name])
         for seed in range(row.seeds or seeds)
+        for planned in [_planned(experiment, scale, row, method, point, seed, {})]
     ]
 
 
-def choose_points(
-    experiment: Experiment, validation: Mapping[tuple[str, str], list[tuple[Point, float]]]
-) -> dict[tuple[str, str], Point]:
-    """Choose a point for every (row, method): the best mean validation accuracy of its tuning runs.
+def _distinct(points: Mapping[Evaluation, Point]) -> list[tuple[Point, tuple[Evaluation, ...]]]:
+    """Return the different points, each with the evaluations that chose it; without them if there is one for all."""
+    different = [point for i, point in enumerate(points.values()) if point not in [*points.values()][:i]]
+    if len(different) == 1:
+        return [(different[0], ())]
+    return [(point, tuple(e for e, chosen in points.items() if chosen == point)) for point in different]
 
-    ``validation`` holds, by (row, method), the point and validation accuracy of every tuning run. Among equally good
+
+def choosing_evaluations(experiment: Experiment, method: Column) -> list[Evaluation]:
+    """Return the evaluations that choose a point for a method."""
+    return list(dict.fromkeys([method.chosen_by, *experiment.tuning.uses]))
+
+
+def choose_points(
+    experiment: Experiment, scores: Mapping[tuple[str, str, Evaluation], list[tuple[Point, float]]]
+) -> ChosenPoints:
+    """Choose points for every (row, method): for an evaluation, that with its best mean score in the tuning runs.
+
+    ``scores`` holds, by (row, method, evaluation), the point and score of every tuning run. Among equally good
     points the first in the grid is chosen. A run that diverged counts as 0.
     """
-    points: dict[tuple[str, str], Point] = {}
+    points: ChosenPoints = {}
     for row, method in cells(experiment):
         grid = grid_points(experiment, row, method)
-        results = [
-            result for name in rows_tuned_for(experiment, row) for result in validation.get((name, method.name), [])
-        ]
-        totals = [sum(value for point, value in results if point == candidate) for candidate in grid]
-        points[row.name, method.name] = grid[max(range(len(grid)), key=totals.__getitem__)]
+        rows = rows_tuned_for(experiment, row)
+        for evaluation in choosing_evaluations(experiment, method):
+            results = [result for name in rows for result in scores.get((name, method.name, evaluation), [])]
+            totals = [sum(value for point, value in results if point == candidate) for candidate in grid]
+            best = grid[max(range(len(grid)), key=totals.__getitem__)]
+            points.setdefault((row.name, method.name), {})[evaluation] = best
     return points
 
 

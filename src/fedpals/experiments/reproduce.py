@@ -12,11 +12,13 @@ from typing import TypeAlias
 from fedpals.engine.server import DivergedError
 from fedpals.errors import FedpalsError, InputError
 from fedpals.experiments.experiment import (
+    ChosenPoints,
     Experiment,
     PlannedRun,
     Point,
     cells,
     choose_points,
+    choosing_evaluations,
     grid_points,
     reported_runs,
     rows_tuned_for,
@@ -24,6 +26,7 @@ from fedpals.experiments.experiment import (
 )
 from fedpals.experiments.results import Results, Summary
 from fedpals.experiments.selection import ALL, Selection
+from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation.computing import Event, SweepSettings
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
@@ -75,14 +78,15 @@ def reproduce(
     return Reproduced(failed + outcome.titled, outcome.left, outcome.stopped)
 
 
-def chosen_points(experiment: Experiment, results: Results) -> dict[tuple[str, str], Point]:
-    """Return the point of every (row, method), chosen on validation."""
-    validation: dict[tuple[str, str], list[tuple[Point, float]]] = defaultdict(list)
-    rules = {method.name: method.chosen_by for method in experiment.method}
+def chosen_points(experiment: Experiment, results: Results) -> ChosenPoints:
+    """Return the points of every (row, method), chosen on validation."""
+    scores: dict[tuple[str, str, Evaluation], list[tuple[Point, float]]] = defaultdict(list)
+    evaluations = {method.name: choosing_evaluations(experiment, method) for method in experiment.method}
     for summary in results.tuning():
-        accuracy = 0.0 if summary.diverged else summary.selected[rules[summary.method]].score
-        validation[summary.row, summary.method].append((summary.point, accuracy))
-    return choose_points(experiment, validation)
+        for evaluation in evaluations[summary.method]:
+            score = 0.0 if summary.diverged else summary.selected[evaluation].score
+            scores[summary.row, summary.method, evaluation].append((summary.point, score))
+    return choose_points(experiment, scores)
 
 
 def _untuned(

@@ -81,6 +81,8 @@ class Summary(BaseModel):
     method: str
     point: Point
     """Point chosen from the method's grid."""
+    chosen_for: list[Evaluation] = Field(default_factory=list)
+    """Evaluations that chose the point; empty if the method has one point for all."""
     digest: str
     """Digest of the run's configuration."""
     run: dict[str, Any]
@@ -127,6 +129,7 @@ class Summary(BaseModel):
             row=planned.row,
             method=planned.method,
             point=planned.point,
+            chosen_for=list(planned.chosen_for),
             digest=planned.run.digest,
             run=planned.run.keys(),
             selected={name: replace(best, clients=None) for name, best in result.selected.items()},
@@ -241,7 +244,10 @@ class Results:
         with locked(self.path, wait=True):
             stored = {summary.key: summary for summary in self.read(name)}
             plans = {plan.key: plan for plan in planned if plan.key in stored}
-            summaries = [stored[key].model_copy(update={"point": plan.point}) for key, plan in plans.items()]
+            summaries = [
+                stored[key].model_copy(update={"point": plan.point, "chosen_for": list(plan.chosen_for)})
+                for key, plan in plans.items()
+            ]
             if (self.path / name).is_file():  # rewritten even if no run is left, to remove an incomplete last line
                 text = "".join(s.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n" for s in summaries)
                 self._write(name, text)

@@ -99,9 +99,17 @@ class FinishedExperiment:
             have.discard(Evaluation.RAW_BY_ESTIMATE)
         return {evaluation: title for evaluation, title in EVALUATIONS.items() if evaluation in have}
 
-    def members(self, row: Row, method: Column) -> list[Summary]:
-        """Return the runs of a cell, one per seed."""
-        return [summary for summary in self.runs if (summary.row, summary.method) == (row.name, method.name)]
+    def members(self, row: Row, method: Column, evaluation: Evaluation | None = None) -> list[Summary]:
+        """Return the runs of a cell, one per seed, at the point of an evaluation, or else the main one."""
+        cell = [summary for summary in self.runs if (summary.row, summary.method) == (row.name, method.name)]
+        own = [summary for summary in cell if evaluation in summary.chosen_for]
+        return own or [s for s in cell if not s.chosen_for or method.chosen_by in s.chosen_for]
+
+    def evaluations_of_points(self, row: Row, method: Column) -> list[Evaluation | None]:
+        """Return the evaluations that have points of their own in a cell; None stands for all of them together."""
+        cell = [s for s in self.runs if (s.row, s.method) == (row.name, method.name) and s.point]
+        one_for_all: list[Evaluation | None] = [None]
+        return list(dict.fromkeys(e for s in cell for e in (s.chosen_for or one_for_all)))
 
     def spread(self, row: Row, method: Column, evaluation: Evaluation) -> Spread | None:
         """Return mean and standard deviation over a cell's seeds; None if no run has the evaluation."""
@@ -121,7 +129,7 @@ class FinishedExperiment:
 
     def _by_seed(self, row: Row, method: Column, evaluation: Evaluation) -> dict[int, float]:
         """Return the test metric of a cell's runs, by seed."""
-        scores = {s.seed: s.test(evaluation, self.experiment.metric) for s in self.members(row, method)}
+        scores = {s.seed: s.test(evaluation, self.experiment.metric) for s in self.members(row, method, evaluation)}
         return {seed: value for seed, value in scores.items() if value is not None}
 
     def by_seed(self, row: Row) -> dict[int, Summary]:

@@ -12,7 +12,7 @@ from fedpals.files import replacing
 from fedpals.report.drawing import Drawing, DrawnPanel
 from fedpals.report.exhibit import Exhibit, settings_text
 from fedpals.report.explorer import explore
-from fedpals.report.finished import FinishedExperiment
+from fedpals.report.finished import EVALUATIONS, FinishedExperiment
 from fedpals.report.html import render
 from fedpals.report.sheet import Sheet
 from fedpals.report.views import exhibits
@@ -112,27 +112,18 @@ def _settings(finished: FinishedExperiment) -> Sheet:
 
 
 def _points(finished: FinishedExperiment) -> Sheet | None:
-    """Return the point chosen on validation for every row and method, and the number of points tried."""
+    """Return the points chosen on validation for every row and method, and the number of points tried."""
     lines = []
     for row in finished.rows:
         for method in finished.methods:
-            members = finished.members(row, method)
-            candidates = {
-                settings_text(s.point) for s in finished.tuning if (s.row, s.method) == (row.name, method.name)
-            }
-            if members and members[0].point:
+            tried = {settings_text(s.point) for s in finished.tuning if (s.row, s.method) == (row.name, method.name)}
+            for evaluation in finished.evaluations_of_points(row, method):
+                members = finished.members(row, method, evaluation)
+                title = EVALUATIONS.get(evaluation, evaluation.value) if evaluation else ""
                 seconds = sum(summary.seconds for summary in members) / len(members)
-                lines.append(
-                    [
-                        row.name,
-                        method.name,
-                        settings_text(members[0].point),
-                        len(candidates) or None,
-                        len(members),
-                        seconds,
-                    ]
-                )
-    columns = ["row", "method", "chosen on validation", "points tried", "seeds", "seconds per run"]
+                point = settings_text(members[0].point)
+                lines.append([row.name, method.name, title, point, len(tried) or None, len(members), seconds])
+    columns = ["row", "method", "evaluation", "chosen on validation", "points tried", "seeds", "seconds per run"]
     return Sheet.of(columns, lines) if lines else None
 
 

@@ -97,7 +97,7 @@ def _mark(method: Column, rivals: Mapping[str, Spread], first: str | None) -> Ma
 
 
 def _note(finished: FinishedExperiment, row: Row, method: Column, evaluation: Evaluation) -> str:
-    members = [summary for summary in finished.members(row, method) if evaluation in summary.selected]
+    members = [summary for summary in finished.members(row, method, evaluation) if evaluation in summary.selected]
     if not members:
         return ""
     rounds = Spread.of(summary.selected[evaluation].round for summary in members)
