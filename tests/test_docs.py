@@ -19,7 +19,7 @@ from fedpals.data import available
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/own-data.md"]
 HERE = {line.name for line in available() if line.where}
-CONSOLE_PAGES = ["README.md", "docs/beyond.md"]
+CONSOLE_PAGES = ["docs/beyond.md"]
 _SHELL = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "110"}
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

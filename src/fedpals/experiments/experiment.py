@@ -27,7 +27,7 @@ from fedpals.simulation.run import Run
 
 Keys: TypeAlias = dict[str, str | float]
 """Settings of a run, by key."""
-Grid: TypeAlias = dict[str, Annotated[list[float], Field(min_length=1)]]
+Grid: TypeAlias = dict[str, Annotated[list[float | str], Field(min_length=1)]]
 """Values to try, by key of a run."""
 View: TypeAlias = Literal[
     "table",
@@ -73,6 +73,8 @@ class Row(Settings):
     """Settings at one scale only, by scale."""
     grid: Grid = Field(default_factory=dict)
     """Values that replace the experiment's and the methods', by key."""
+    method_grid: dict[str, Grid] = Field(default_factory=dict)
+    """Values that replace even those for single methods, by method."""
     tuned_as: str | None = None
     """Row whose chosen points are used, instead of tuning again."""
     methods: list[str] | None = None
@@ -143,7 +145,7 @@ class Experiment(Settings):
         references = [("tuning.rows", name, rows) for name in self.tuning.rows or ()]
         for row in self.row:
             where = f"methods of row {row.name!r}"
-            references += [(where, name, methods) for name in (*(row.methods or ()), *row.method)]
+            references += [(where, name, methods) for name in (*(row.methods or ()), *row.method, *row.method_grid)]
         for where, name, names in references:
             if name not in names:
                 raise InputError(f"{where}: there is no {name!r}{did_you_mean(name, names)}")
@@ -219,7 +221,8 @@ def read_experiment(name: str, folder: Path) -> Experiment:
 def grid_points(experiment: Experiment, row: Row, method: Column) -> list[Point]:
     """Return all points of a method's grid in a row; one empty point if the grid is empty."""
     grid, fixed = {**experiment.grid, **method.grid}, {**method.run, **row.method.get(method.name, {})}
-    grid = {key: row.grid.get(key, values) for key, values in grid.items() if key not in fixed}
+    replaced = {**row.grid, **row.method_grid.get(method.name, {})}
+    grid = {key: replaced.get(key, values) for key, values in grid.items() if key not in fixed}
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
