@@ -54,8 +54,9 @@ def key_help(model: type[BaseModel], key: str) -> str:
 def _docstrings(module: str) -> Mapping[tuple[str, str], str]:
     """Return the docstrings of the attributes of a module's classes, by class and attribute."""
     found = {}
-    for model in ast.parse(inspect.getsource(sys.modules[module])).body:
-        for pair in itertools.pairwise(model.body) if isinstance(model, ast.ClassDef) else ():
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    for model in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for pair in itertools.pairwise(model.body):
             match pair:
                 case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[model.name, key] = inspect.cleandoc(text)
