@@ -118,7 +118,7 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
 
 def need_torch(command: str) -> None:
     """Load torch; raise an error that names the extra to install if it is missing."""
-    gc.disable()  # what is loaded stays: looking for garbage in it, now and in every round, finds none and takes long
+    gc.disable()  # what is loaded stays: looking for garbage in it, now and while numba loads, takes long
     try:
         import torch  # noqa: F401
     except ImportError:
