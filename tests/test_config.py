@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedpals import InputError
-from fedpals.config import did_you_mean, validated
+from fedpals.config import did_you_mean, key_help, validated
 from fedpals.data import Task
 
 
@@ -31,6 +31,33 @@ class Run(BaseModel):
         if rounds == 0:
             raise InputError("rounds is 0; give at least 1")
         return rounds
+
+
+class Documented(BaseModel):
+    """A model, whose own docstring is no key's."""
+
+    rounds: int = 10
+    """How many
+    rounds."""
+    seed: int = Field(default=0, description="Decides every draw.")
+    """For readers of the source."""
+    bare: int = 1
+
+    @property
+    def twice(self) -> int:
+        """No key either."""
+        return 2 * self.rounds
+
+
+class TestKeyHelp:
+    def test_it_is_the_docstring_below_the_key(self) -> None:
+        assert key_help(Documented, "rounds") == "How many\nrounds."
+
+    def test_a_description_goes_before_a_docstring(self) -> None:
+        assert key_help(Documented, "seed") == "Decides every draw."
+
+    def test_a_key_without_either_has_none(self) -> None:
+        assert key_help(Documented, "bare") == ""
 
 
 class TestValidated:

@@ -119,6 +119,35 @@ def test_what_needs_no_torch_loads_none(module: str) -> None:
     assert done.stdout.strip() == ""
 
 
+BEFORE_TRAINING = """
+import gc, sys
+from fedpals.cli import main
+from fedpals.simulation.rounds import Simulation
+
+def advance(simulation):
+    print("loaded:", *sys.modules)
+    print("collecting:", gc.isenabled(), gc.get_freeze_count() > 0)
+    raise SystemExit
+
+Simulation.advance = advance
+main()
+"""
+SLOW = {
+    *(f"scipy.{part}" for part in ("sparse", "linalg", "special", "optimize", "stats", "spatial", "fft")),
+    *("numpy.f2py", "numpy.testing", "numba", "sklearn", "matplotlib", "flwr", "ray", "sympy", "torch._dynamo"),
+}
+"""What takes long to load, and is loaded where it is used."""
+
+
+def test_a_run_reaches_its_first_round_without_what_is_slow_to_load(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BEFORE_TRAINING, "run", "--task", "digits", "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    (loaded,) = (line.split()[1:] for line in done.stdout.splitlines() if line.startswith("loaded:"))
+    assert "torch" in loaded
+    assert SLOW & set(loaded) == set()
+    assert "collecting: True True" in done.stdout, "what torch loads is exempt from garbage collection, the rest is not"
+
+
 def test_modules_are_short_enough_to_read() -> None:
     lines = {path.relative_to(SOURCE).as_posix(): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
     assert {name: count for name, count in lines.items() if count > 400} == {}

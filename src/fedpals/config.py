@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
+import itertools
 import json
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +23,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Settings(BaseModel):
-    """A part of a configuration: frozen, every key known, every docstring the key's help."""
+    """A part of a configuration: frozen, every key known, every docstring the key's help (`key_help`)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
@@ -35,6 +39,28 @@ class Settings(BaseModel):
     def keys(self) -> dict[str, Any]:
         """Return the keys that have a value."""
         return self.model_dump(exclude_none=True)
+
+
+def key_help(model: type[BaseModel], key: str) -> str:
+    """Return the help of a key: its description, or else the docstring below it.
+
+    Pydantic could read the docstrings, but would do so for every model, and looks through all loaded modules for the
+    source: a tenth of a second whenever a command starts.
+    """
+    return model.model_fields[key].description or _docstrings(model.__module__).get((model.__name__, key), "")
+
+
+@cache
+def _docstrings(module: str) -> Mapping[tuple[str, str], str]:
+    """Return the docstrings of the attributes of a module's classes, by class and attribute."""
+    found = {}
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    for model in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for pair in itertools.pairwise(model.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[model.name, key] = inspect.cleandoc(text)
+    return found
 
 
 def unset(meaning: str) -> dict[str, JsonValue]:

@@ -62,7 +62,7 @@ def _flag(key: RunKey) -> inspect.Parameter:
     default = unset if key.info.default is None else key.info.default
     option = typer.Option(
         f"--{key.name.replace('_', '-')}",
-        help=(key.info.description or "").replace("METHODS", ", ".join(METHODS)),
+        help=key.help.replace("METHODS", ", ".join(METHODS)),
         show_default=str(default) if default is not False else False,
         rich_help_panel=_panel(key),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -116,11 +117,15 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
 
 
 def need_torch(command: str) -> None:
-    """Raise an error that names the extra to install if torch is missing."""
+    """Load torch; raise an error that names the extra to install if it is missing."""
+    gc.disable()  # what is loaded stays: looking for garbage in it, now and while numba loads, takes long
     try:
         import torch  # noqa: F401
     except ImportError:
         raise MissingExtraError(command, "learn") from None
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def check_device(device: str) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy
-from scipy.special import log_softmax
 
 from fedpals.labels import Indices, Vector
 from fedpals.shift import Tally, target_accuracy, target_loss
@@ -95,7 +94,7 @@ def metrics(y: Indices, logits: Vector) -> Metrics:
     occurs = actual > 0
     f1 = 2 * right[occurs] / (actual + claimed)[occurs]
     with np.errstate(invalid="ignore", over="ignore"):  # a model that is about to diverge has huge outputs
-        loss = float(-log_softmax(logits, axis=1)[np.arange(len(y)), y].mean()) if len(y) else math.nan
+        loss = float(-scipy.special.log_softmax(logits, axis=1)[np.arange(len(y)), y].mean()) if len(y) else math.nan
     auc = auc_and_error(y, logits) if labels == 2 else None
     return Metrics(
         accuracy=float(right.sum() / max(1, len(y))),

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.special import softmax
 from torch import Tensor, nn
 
 from fedpals.data.dataset import ImageFiles, Samples
@@ -96,7 +96,7 @@ class TargetModel:
 
         ``target`` is another T than the one that the model was made for.
         """
-        return np.asarray(softmax(self.logits(x, target=target), axis=1))
+        return np.asarray(scipy.special.softmax(self.logits(x, target=target), axis=1))
 
     def predict(self, x: Any, *, target: npt.ArrayLike | Mapping[str, float] | None = None) -> npt.NDArray[np.str_]:
         """Return the most probable label of each input, by name."""

@@ -7,20 +7,24 @@ it follow ``sizes`` n_i (row sums) and ``marginals`` S = table / sizes, the S_i(
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
+import scipy
 
 from fedpals.errors import InputError
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
 Vector: TypeAlias = npt.NDArray[np.float64]
-Matrix: TypeAlias = "Vector | sparse.csr_array"
+Matrix: TypeAlias = "Vector | scipy.sparse.csr_array"
 Indices: TypeAlias = npt.NDArray[np.int64]
 """Row numbers of samples or clients."""
 
@@ -28,6 +32,11 @@ _BLOCK = 1 << 17
 """Entries of a row block: one megabyte, so that a block stays in the processor's cache."""
 _TOO_LARGE = 2.0**53
 """A client has fewer samples than this. Below it float64 holds every whole number; above it sums would be rounded."""
+
+
+def is_sparse(table: object) -> TypeIs[scipy.sparse.csr_array]:
+    """Return whether a table is sparse; none is as long as nobody has loaded scipy.sparse, which takes a while."""
+    return "scipy.sparse" in sys.modules and bool(scipy.sparse.issparse(table))
 
 
 def row_blocks(rows: int, columns: int, entries: int = _BLOCK) -> Iterator[slice]:
@@ -73,7 +82,7 @@ class LabelCounts:
         """
         if isinstance(counts, cls):
             return counts
-        table: Any = counts if sparse.issparse(counts) else _as_array(counts)
+        table: Any = counts if is_sparse(counts) else _as_array(counts)
         if table.ndim != 2:
             raise InputError(
                 f"counts must be a table with one client per row and one label per column, not {table.ndim}-D"
@@ -141,9 +150,9 @@ class LabelCounts:
     def with_labels(self, absent: Sequence[str]) -> LabelCounts:
         """Add labels that no client has, as columns of zeros."""
         rows, _ = self.shape
-        if sparse.issparse(self.table):
-            zeros = sparse.csr_array((rows, len(absent)))
-            table: Matrix = sparse.csr_array(sparse.hstack([self.table, zeros], format="csr"))
+        if is_sparse(self.table):
+            zeros = scipy.sparse.csr_array((rows, len(absent)))
+            table: Matrix = scipy.sparse.csr_array(scipy.sparse.hstack([self.table, zeros], format="csr"))
         else:
             table = np.hstack([self.table, np.zeros((rows, len(absent)))])
         return replace(self, table=table, labels=(*(self.labels or ()), *absent))
@@ -169,7 +178,7 @@ class _InvalidCount(Exception):  # noqa: N818 -- never leaves this module
 
 def _validated(counts: Any) -> tuple[Matrix, Vector]:
     """Return counts as float64 and the clients' sizes, all of them exact."""
-    table, sizes = _from_sparse(counts) if sparse.issparse(counts) else _from_dense(counts)
+    table, sizes = _from_sparse(counts) if is_sparse(counts) else _from_dense(counts)
     largest = int(sizes.argmax())
     if sizes[largest] >= _TOO_LARGE:
         raise _InvalidCount(largest, None, float(sizes[largest]))
@@ -206,9 +215,9 @@ def _first_invalid(values: Vector, start: int = 0) -> _InvalidCount:
     return _InvalidCount(start + row, column, float(values[row, column]))
 
 
-def _from_sparse(counts: Any) -> tuple[sparse.csr_array, Vector]:
+def _from_sparse(counts: Any) -> tuple[scipy.sparse.csr_array, Vector]:
     # float64 first: entries for the same place are added, and a sum can be too large for the type of its terms.
-    table = sparse.csr_array(counts.astype(np.float64))
+    table = scipy.sparse.csr_array(counts.astype(np.float64))
     table.sum_duplicates()
     data = table.data
     invalid = _is_invalid(data)

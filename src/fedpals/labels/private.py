@@ -29,10 +29,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from fedpals.errors import InputError, MissingExtraError
-from fedpals.labels.counts import LabelCounts, Vector
+from fedpals.labels.counts import LabelCounts, Vector, is_sparse
 from fedpals.rng import generator
 
 Counts = npt.NDArray[np.int64]
@@ -155,7 +154,7 @@ def _geometric(size: int, rng: np.random.Generator) -> Counts:
 
 def integer_table(counts: LabelCounts) -> Counts:
     """Return the M×K counts as a dense array of integers."""
-    table = counts.table.toarray() if sparse.issparse(counts.table) else counts.table
+    table = counts.table.toarray() if is_sparse(counts.table) else counts.table
     return np.asarray(table, dtype=np.int64)
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy
-from scipy.special import log_softmax
 
 from fedpals.labels import Vector
 
@@ -54,6 +53,8 @@ def calibrate(logits: Vector, y: npt.NDArray[np.int64], target: Vector, shift: V
 
     If no sample has a label of the target, there is nothing to fit and the prior correction is returned.
     """
+    from scipy.special import log_softmax  # slow to load: only where it is used
+
     target_labels = np.flatnonzero(target > 0)
     rows = np.isin(y, target_labels)
     if not rows.any():

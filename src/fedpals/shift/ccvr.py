@@ -17,7 +17,6 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 import scipy
-from scipy.special import log_softmax
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
@@ -79,6 +78,8 @@ def _draw(sums: FeatureSums, label: int, number: int, rng: np.random.Generator) 
 
 def _softmax_regression(features: Vector, y: npt.NDArray[np.int64], labels: int) -> tuple[Vector, Vector]:
     """Return weight, (K, d), and bias, (K,), of the regression of labels y, (n,), on features, (n, d)."""
+    from scipy.special import log_softmax  # slow to load: only where it is used
+
     n, d = features.shape
     centre, scale = features.mean(axis=0), features.std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)

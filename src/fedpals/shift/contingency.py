@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy
-from scipy.special import chdtrc
 
 from fedpals.labels import Vector
 from fedpals.shift.tally import Counts
@@ -98,6 +97,8 @@ def compare_rows(table: Counts, rng: np.random.Generator | None, draws: int) -> 
     draws
         Largest number of tables drawn. If the observed table exceeds them all, p ≤ 1/(1 + draws).
     """
+    from scipy.special import chdtrc  # slow to load: only where it is used
+
     table = _merge_rare_columns(table)
     rows, columns = table.shape
     if rows < 2 or columns < 2:
@@ -130,6 +131,8 @@ def holm(p: npt.ArrayLike) -> Vector:
 
 def fisher(p: npt.ArrayLike) -> Vector:
     """Return p-values, (…), of n independent tests together, (…, n): −2 Σ log p is at most χ² with 2n degrees."""
+    from scipy.special import chdtrc  # slow to load: only where it is used
+
     values = np.asarray(p, dtype=np.float64)
     return np.asarray(chdtrc(2 * values.shape[-1], -2.0 * np.log(values).sum(axis=-1)))
 

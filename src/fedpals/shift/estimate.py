@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from fedpals.errors import FedpalsError, InputError
 from fedpals.labels import LabelCounts, Vector, as_target
@@ -223,6 +222,8 @@ def _estimate_all_labels(
 
 def _normal_quantile(level: float) -> float:
     """Return the quantile of the normal distribution for intervals of this level."""
+    from scipy.special import ndtri  # slow to load: only where it is used
+
     if not 0 < level < 1:
         raise InputError(f"level is {level}; it must be between 0 and 1, for instance 0.95")
     return float(ndtri(0.5 + level / 2))

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
 import numpy as np
-from scipy.special import chdtrc
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
@@ -286,6 +285,8 @@ class _Cells:
 
     def client_p(self) -> Vector:
         """Return (M,) p-values by Fisher's combination over each client's labels."""
+        from scipy.special import chdtrc  # slow to load: only where it is used
+
         has_samples = self.samples > 0
         return np.asarray(chdtrc(2.0 * np.maximum(has_samples.sum(axis=1), 1), -2.0 * np.log(self.p).sum(axis=1)))
 

@@ -19,7 +19,6 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import chdtrc, chdtri, chndtrinc, ndtri
 
 from fedpals.labels import Vector
 from fedpals.rng import generator
@@ -61,6 +60,8 @@ def detectable_effect(samples: Counts, tests: Sequence[RowTest], seed: int) -> f
     seed
         Seed of the simulation, at the address ("power",).
     """
+    from scipy.special import chdtri, chndtrinc, ndtri  # slow to load: only where it is used
+
     freedom, span = sum(test.freedom for test in tests), sum(test.span for test in tests)
     if span <= 0:
         return math.inf
@@ -122,6 +123,8 @@ class _Simulation:
 
     def power_quantile(self, effect: float) -> float:
         """Return Φ⁻¹ of the share of draws in which an effect V is detected."""
+        from scipy.special import chdtrc, ndtri  # slow to load: only where it is used
+
         deviation = self.constant + effect * self.linear + effect**2 * self.quadratic
         label_statistic = np.add.reduceat(deviation, self.label_starts, axis=1)
         label_p = np.maximum(chdtrc(self.label_freedom, label_statistic), MIN_P)

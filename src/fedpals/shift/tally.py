@@ -14,7 +14,6 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
@@ -85,6 +84,8 @@ class Tally:
         >>> Tally.of([0, 1, 1], [[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]).confusion.tolist()
         [[1, 0], [1, 1]]
         """
+        from scipy.special import log_softmax  # slow to load: only where it is used
+
         truth, scores = np.asarray(y), np.asarray(logits, dtype=np.float64)
         if scores.ndim != 2 or truth.shape != scores.shape[:1]:
             raise InputError(

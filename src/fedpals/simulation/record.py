@@ -20,6 +20,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -90,9 +91,15 @@ class RoundLine:
         return {**plain, **evaluated, "weights": weights, "seconds": seconds}
 
 
+@cache
+def _adapters() -> dict[type[Any], TypeAdapter[Any]]:
+    """Return what reads and writes each kind of file; built when first used, since most commands need none."""
+    return {kind: TypeAdapter(kind) for kind in (RoundLine, ServerView, Result)}
+
+
 def _plain(value: Any) -> dict[str, Any]:
     """Return a record's value as JSON has it; a tenth of the time of dataclasses.asdict, in every round."""
-    return dict(_ADAPTERS[type(value)].dump_python(value, mode="json"))
+    return dict(_adapters()[type(value)].dump_python(value, mode="json"))
 
 
 @dataclass(frozen=True)
@@ -359,7 +366,7 @@ class Record:
 
     def _parsed(self, path: Path, kind: type[Value], text: str) -> Value:
         try:
-            return _ADAPTERS[kind].validate_json(text)  # type: ignore[no-any-return]
+            return _adapters()[kind].validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
             (first, *_) = error.errors(include_url=False)
             where = ".".join(map(str, first["loc"]))
@@ -379,6 +386,3 @@ class Record:
     def _write_text(self, name: str, text: str) -> None:
         with replacing(self.path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
-
-
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (RoundLine, ServerView, Result)}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import softmax
+import scipy
 from torch import Tensor
 
 from fedpals.engine.client import Client, Update
@@ -138,7 +138,7 @@ class Simulation:
                 predicted = logits[Part.VALIDATION].argmax(axis=1)
                 estimate = bbse(tally, np.bincount(predicted, minlength=self.server.target.size))
             else:
-                estimate = em(softmax(logits[Part.VALIDATION], axis=1), self.server.learned_prior)
+                estimate = em(scipy.special.softmax(logits[Part.VALIDATION], axis=1), self.server.learned_prior)
         except (InputError, NotConvergedError):
             return
         self.state.target = estimate.target

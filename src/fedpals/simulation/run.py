@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from fedpals.config import Settings, did_you_mean, hidden, source_digest, unset, validated
+from fedpals.config import Settings, did_you_mean, hidden, key_help, source_digest, unset, validated
 from fedpals.data import SOURCES, Federation, Task
 from fedpals.data.sources.own import holds_vectors
 from fedpals.data.task import MEMORY
@@ -314,8 +314,18 @@ class RunKey:
     kind: Any
     """Its type; a union with None where it may be left out."""
     info: FieldInfo
-    part: str
-    """Name of the part of the run that it belongs to; "options" for those of methods."""
+    model: type[Settings] | None
+    """The part of the run that it belongs to; None for options of methods."""
+
+    @property
+    def part(self) -> str:
+        """Name of the part of the run that it belongs to; "options" for those of methods."""
+        return "options" if self.model is None else self.model.__name__
+
+    @property
+    def help(self) -> str:
+        """What it means, in a sentence."""
+        return self.info.description or "" if self.model is None else key_help(self.model, self.name)
 
 
 def run_keys() -> Iterator[RunKey]:
@@ -323,7 +333,7 @@ def run_keys() -> Iterator[RunKey]:
     parts: tuple[type[Settings], ...] = (Task, MethodName, Network, Plan, ServerPlan, Knowledge, Seed)
     for part in parts:
         for name, info in part.model_fields.items():
-            yield RunKey(name, info.annotation, info, part.__name__)
+            yield RunKey(name, info.annotation, info, part)
         if part is MethodName:
             for name, (kind, info) in option_keys().items():
-                yield RunKey(name, kind, info, "options")
+                yield RunKey(name, kind, info, None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import scipy
 import torch
-from scipy.special import softmax
 
 from fedpals.data import Dataset
 from fedpals.data.sources.own import read_inputs
@@ -74,7 +74,7 @@ def by_bbse(record: Record, logits: Vector, *, level: float = 0.95) -> TargetEst
 def by_em(record: Record, logits: Vector, *, level: float = 0.95) -> TargetEstimate:
     """Estimate T by maximum likelihood, from the model's probabilities and the label mix that it was trained on."""
     labels = record.server_view().labels
-    return em(softmax(logits, axis=1), _learned_prior(record), level=level, labels=labels)
+    return em(scipy.special.softmax(logits, axis=1), _learned_prior(record), level=level, labels=labels)
 
 
 def _learned_prior(record: Record) -> Vector:

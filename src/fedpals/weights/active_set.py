@@ -16,7 +16,6 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import lapack
 
 from fedpals.labels import Vector
 from fedpals.weights.dual import Newton, Point
@@ -65,6 +64,8 @@ class ActiveSet:
 
     def _find(self, mu: float) -> tuple[Vector, Vector, float] | None:
         """Return v, α and κ at the optimum; None if the active set does not settle."""
+        from scipy.linalg import lapack  # slow to load: only where it is used
+
         p, b = self.problem, self._scores_of_T
         active = self._active
         for _ in range(_MAX_STEPS):
@@ -92,6 +93,8 @@ class ActiveSet:
 
     def ess_slope(self, mu: float, point: Point) -> float:
         """Return −½ dq/dμ for q = Σ α_i²/w_i at the last solve's optimum ``point``."""
+        from scipy.linalg import lapack  # slow to load: only where it is used
+
         if self._factor is None:
             return self._newton.ess_slope(mu, point)
         factor, rows, of_root = self._factor

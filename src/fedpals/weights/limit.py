@@ -15,7 +15,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve_triangular
 
 from fedpals.labels import Vector
 from fedpals.weights.certificate import FALLBACK_GAP, Certificate, certify_limit
@@ -107,6 +106,8 @@ def _largest_ess(face: Problem, alpha: Vector, target_error: float) -> tuple[Vec
 
 def _interpolating_dual(face: Problem, alpha: Vector) -> Vector | None:
     """Return the dual point with S·z = α/w, which proves α if clients are independent; None if they are not."""
+    from scipy.linalg import solve_triangular  # slow to load: only where it is used
+
     if face.w.size > face.T.size:
         return None
     Q, R = np.linalg.qr(face.marginals(slice(None)).T)

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from fedpals.labels import LabelCounts, Matrix, Vector, row_blocks
 from fedpals.weights.sparse_gram import sparse_gram
@@ -82,6 +81,8 @@ class Problem:
 
     def response(self, u: Vector, offset: float) -> tuple[Vector, Vector]:
         """Return v = offset + S·u and Sᵀα for α = w·v₊; a block of C serves both products while it is in the cache."""
+        from scipy import sparse  # slow to load: only where it is used
+
         if sparse.issparse(self.C):
             v = self.scores(u)
             v += offset
@@ -97,6 +98,8 @@ class Problem:
 
     def marginals(self, rows: npt.NDArray[np.intp] | slice) -> Vector:
         """Return ``rows`` of S as a dense array."""
+        from scipy import sparse  # slow to load: only where it is used
+
         counts = self.C[rows]
         counts = counts.toarray() if sparse.issparse(counts) else counts
         return np.asarray(counts / self._divisors[rows][:, None])
@@ -105,6 +108,8 @@ class Problem:
         self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: Precision = np.float64
     ) -> Vector:
         """Return Sᵀ·diag(weights)·S over ``rows`` (all unless given), K×K."""
+        from scipy import sparse  # slow to load: only where it is used
+
         K = self.T.size
         inverse_n = self._inverse_n if rows is None else self._inverse_n[rows]
         if sparse.issparse(self.C):
@@ -147,6 +152,8 @@ class Problem:
 
         It has the largest clients as they are, and every k-th of the others, scaled up to represent its neighbours.
         """
+        from scipy import sparse  # slow to load: only where it is used
+
         is_large = self.w > 2.0 / rows  # fewer than half of the rows, since Σw = 1
         large, small = np.flatnonzero(is_large), np.flatnonzero(~is_large & (self.n > 0))
         sample = small[:: max(1, small.size // (rows - large.size))]

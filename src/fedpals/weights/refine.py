@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import lapack, solve_triangular
 
 from fedpals.labels import Vector, row_blocks
 from fedpals.weights.double_double import DoubleDouble, exact_scores
@@ -154,6 +153,8 @@ def _newton_step(factor: tuple[Vector, npt.NDArray[np.intp]], residual: Vector, 
 
 def _solve_normal(R: Vector, rhs: Vector) -> Vector:
     """Solve RᵀR x = rhs."""
+    from scipy.linalg import solve_triangular  # slow to load: only where it is used
+
     return np.asarray(solve_triangular(R, solve_triangular(R, rhs, trans="T", check_finite=False), check_finite=False))
 
 
@@ -193,6 +194,8 @@ def _row_space(p: Problem) -> Vector:
 
 def _triangular_factor(blocks: Iterable[Vector], K: int) -> tuple[Vector, npt.NDArray[np.intp]]:
     """Return R and the order of its columns, with RᵀR = AᵀA in that order, for an A of K columns in blocks of rows."""
+    from scipy.linalg import lapack  # slow to load: only where it is used
+
     R, columns = np.zeros((0, K)), np.arange(K)
     for block in blocks:
         stacked = np.empty((len(R) + len(block), K), order="F")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from fedpals.labels import Vector
 
@@ -20,6 +19,8 @@ _MIN_ENTRIES = 1 << 22
 
 def sparse_gram(C: Any, factors: Vector, rows: npt.NDArray[np.intp] | None = None) -> Vector:
     """Return Cᵀ·diag(factors)·C over ``rows`` of a CSR table (all unless given), K×K."""
+    from scipy import sparse  # slow to load: only where it is used
+
     compiled = _compiled() if C.nnz >= _MIN_ENTRIES else None
     if compiled is None:
         part = C if rows is None else C[rows]
