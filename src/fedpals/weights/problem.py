@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpals.labels import LabelCounts, Matrix, Vector, row_blocks
+from fedpals.labels.counts import is_sparse
 from fedpals.weights.sparse_gram import sparse_gram
 
 Precision: TypeAlias = type[np.float32] | type[np.float64]
@@ -81,9 +82,7 @@ class Problem:
 
     def response(self, u: Vector, offset: float) -> tuple[Vector, Vector]:
         """Return v = offset + S·u and Sᵀα for α = w·v₊; a block of C serves both products while it is in the cache."""
-        from scipy import sparse  # slow to load: only where it is used
-
-        if sparse.issparse(self.C):
+        if is_sparse(self.C):
             v = self.scores(u)
             v += offset
             return v, self.mix_samples(np.maximum(v, 0.0))
@@ -98,21 +97,17 @@ class Problem:
 
     def marginals(self, rows: npt.NDArray[np.intp] | slice) -> Vector:
         """Return ``rows`` of S as a dense array."""
-        from scipy import sparse  # slow to load: only where it is used
-
         counts = self.C[rows]
-        counts = counts.toarray() if sparse.issparse(counts) else counts
+        counts = counts.toarray() if is_sparse(counts) else counts
         return np.asarray(counts / self._divisors[rows][:, None])
 
     def gram(
         self, weights: Vector, rows: npt.NDArray[np.intp] | None = None, precision: Precision = np.float64
     ) -> Vector:
         """Return Sᵀ·diag(weights)·S over ``rows`` (all unless given), K×K."""
-        from scipy import sparse  # slow to load: only where it is used
-
         K = self.T.size
         inverse_n = self._inverse_n if rows is None else self._inverse_n[rows]
-        if sparse.issparse(self.C):
+        if is_sparse(self.C):
             return sparse_gram(self.C, weights * inverse_n * inverse_n, rows)
         total = np.zeros((K, K))
         roots = (np.sqrt(np.abs(weights)) * inverse_n).astype(precision)[:, None]
@@ -152,8 +147,6 @@ class Problem:
 
         It has the largest clients as they are, and every k-th of the others, scaled up to represent its neighbours.
         """
-        from scipy import sparse  # slow to load: only where it is used
-
         is_large = self.w > 2.0 / rows  # fewer than half of the rows, since Σw = 1
         large, small = np.flatnonzero(is_large), np.flatnonzero(~is_large & (self.n > 0))
         sample = small[:: max(1, small.size // (rows - large.size))]
@@ -161,9 +154,8 @@ class Problem:
         clients = np.concatenate([large, sample])
         factors = np.repeat([1.0, sample_factor], [large.size, sample.size])
         C: Any = self.C[clients]
-        if sparse.issparse(C):
-            scale: Any = sparse.diags_array(factors)
-            C = scale @ C
+        if is_sparse(C):
+            C = C.multiply(factors[:, None]).tocsr()
         else:
             C *= factors[:, None]
         return Problem(C, factors * self.n[clients], self.T)
