@@ -76,7 +76,7 @@ def test_tuned_on_seeds_of_its_own_then_reported_at_what_validation_chose(tmp_pa
     assert all(summary.federation is None for summary in tuning)
     assert all(summary.federation is not None for summary in runs)
     experiment = results.experiment
-    for (row, method), points in chosen_points(experiment, results).items():
+    for (row, method), points in chosen_points(experiment, results.tuning()).items():
         point = points[Evaluation.RAW]
         scores = {
             json.dumps(s.point): s.selected[Evaluation.RAW].score for s in tuning if (s.row, s.method) == (row, method)
@@ -101,7 +101,7 @@ def test_a_method_may_be_chosen_without_target_samples(tmp_path: Path) -> None:
         )
     rates = {
         method: points.popitem()[1]["learning_rate"]
-        for (_, method), points in chosen_points(experiment, results).items()
+        for (_, method), points in chosen_points(experiment, results.tuning()).items()
     }
     assert rates == {"FedAvg": 0.05, "FedPALS": 0.2}
     better = [s for s in results.tuning() if s.point["learning_rate"] == 0.2 and s.method == "FedPALS"]
@@ -110,7 +110,7 @@ def test_a_method_may_be_chosen_without_target_samples(tmp_path: Path) -> None:
     results.keep("tuning.jsonl", tuning_runs(experiment, "desk"))
     rates = {
         method: points.popitem()[1]["learning_rate"]
-        for (_, method), points in chosen_points(experiment, results).items()
+        for (_, method), points in chosen_points(experiment, results.tuning()).items()
     }
     assert rates == {"FedAvg": 0.05, "FedPALS": 0.05}
 

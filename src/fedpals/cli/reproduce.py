@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ _VERDICT_STYLES = {"better": "green", "equal": "dim", "worse": "red"}
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="An experiment; see --list.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show what is computed, under way and missing, and exit.")
+    ] = False,
     row: Annotated[list[str] | None, typer.Option(help="Compute this row only; may be given several times.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Compute this method only; likewise.")] = None,
     seed: Annotated[list[int] | None, typer.Option(min=0, help="Compute this seed only; likewise.")] = None,
@@ -38,6 +42,9 @@ def reproduce(
     ] = False,
     scale: Annotated[str, typer.Option(help="desk, for a small machine, or paper, as in the paper.")] = "desk",
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
+    hours: Annotated[
+        float | None, typer.Option(min=0, help="Stop after so many hours; the same command continues.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for runs, shared by all experiments.")] = Path("runs"),
     results: Annotated[Path, typer.Option(help="Folder for compact results, from which tables are built.")] = Path(
         "results"
@@ -52,6 +59,9 @@ def reproduce(
 
     folder = experiments or DEFINITIONS
     console = new_console()
+    if status:
+        console.print(_status(folder, name, results, out))
+        return
     if list_ or name is None:
         console.print(_overview(folder))
         return
@@ -70,7 +80,8 @@ def reproduce(
     if device != "cpu" and ray is None:
         check_device(device)
     stored = Results(results / name)
-    settings = SweepSettings(out, workers, data_folder, device, checkpoint_every=10, ray=ray)
+    deadline = None if hours is None else time.monotonic() + 3600 * hours
+    settings = SweepSettings(out, workers, data_folder, device, checkpoint_every=10, ray=ray, deadline=deadline)
 
     @contextmanager
     def display(title: str, runs: Sequence[Run]) -> Iterator[Any]:
@@ -100,6 +111,10 @@ def reproduce(
     if outcome.stopped:
         console.print(f"Stopped; {outcome.left} runs of this phase are left. The same command continues.")
         raise typer.Exit(128 + outcome.stopped)
+    if outcome.out_of_time:
+        console.print(f"Stopped after {hours:g} hours; {outcome.left} runs of this phase are left.")
+        console.print("The same command continues; fedpals reproduce --status shows what is left.")
+        return
     path = escape(str(stored.path))
     console.print(f"Results: {path}; see them with: fedpals report {path}", soft_wrap=True)
     if outcome.failed:
@@ -147,6 +162,29 @@ def _overview(folder: Path) -> Table:
             cells = (path.stem, experiment.source, experiment.title) if number == 0 else ("", "", "")
             runs = len(reported_runs(experiment, scale, choose_points(experiment, {})))
             table.add_row(*map(escape, cells), scale, str(runs), str(len(tuning_runs(experiment, scale))))
+    return table
+
+
+def _status(folder: Path, name: str | None, results: Path, out: Path) -> Table:
+    """Return a line per phase of the experiments that have results, or of one."""
+    from fedpals.experiments.experiment import definitions, read_experiment
+    from fedpals.experiments.results import Results
+    from fedpals.experiments.status import status
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "scale", "phase"):
+        table.add_column(column)
+    for column in ("computed", "running", "missing", "core-hours left"):
+        table.add_column(column, justify="right")
+    for one in [name] if name else [path.stem for path in definitions(folder)]:
+        experiment, stored = read_experiment(one, folder), Results(results / one)
+        scale = str(stored.provenance.get("scale", next(iter(experiment.scale))))
+        both = status(experiment, scale, stored, out)
+        for phase, counted in (("tuning", both.tuning), ("reported", both.reported)):
+            if counted.planned:
+                left = "?" if counted.seconds_left is None else f"{counted.seconds_left / 3600:.1f}"
+                numbers = counted.finished, counted.running, counted.missing
+                table.add_row(escape(one), scale, phase, *map(str, numbers), left)
     return table
 
 

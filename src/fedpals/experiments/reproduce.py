@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -48,6 +48,8 @@ class Reproduced:
     """Number of runs that are not computed yet, if it was stopped."""
     stopped: signal.Signals | None = None
     """The signal that stopped it, if any."""
+    out_of_time: bool = False
+    """Whether the deadline stopped it."""
 
 
 def reproduce(
@@ -65,24 +67,24 @@ def reproduce(
     tuning = _Phase("tuning", "tuning.jsonl", planned, needed, whole=False)
     outcome = _compute(tuning, experiment, results, settings, display)
     failed += outcome.titled
-    if outcome.stopped:
-        return Reproduced(failed, outcome.left, outcome.stopped)
+    if outcome.stopped or outcome.out_of_time:
+        return Reproduced(failed, outcome.left, outcome.stopped, outcome.out_of_time)
     untuned = _untuned(experiment, tuning.planned, results, outcome.failed)
     untuned = [cell for cell in untuned if selection.includes(*cell)]
     failed += tuple((f"{row}, {method}", FedpalsError(_UNTUNED)) for row, method in untuned)
-    planned = reported_runs(experiment, scale, chosen_points(experiment, results))
+    planned = reported_runs(experiment, scale, chosen_points(experiment, results.tuning()))
     planned = [run for run in planned if (run.row, run.method) not in untuned]
     needed = {run.key for run in planned if selection.includes(run.row, run.method, run.run.seed)}
     runs = _Phase("runs", "runs.jsonl", planned, needed, whole=True)
     outcome = _compute(runs, experiment, results, settings, display)
-    return Reproduced(failed + outcome.titled, outcome.left, outcome.stopped)
+    return Reproduced(failed + outcome.titled, outcome.left, outcome.stopped, outcome.out_of_time)
 
 
-def chosen_points(experiment: Experiment, results: Results) -> ChosenPoints:
-    """Return the points of every (row, method), chosen on validation."""
+def chosen_points(experiment: Experiment, tuning: Iterable[Summary]) -> ChosenPoints:
+    """Return the points of every (row, method), chosen on validation in tuning runs."""
     scores: dict[tuple[str, str, Evaluation], list[tuple[Point, float]]] = defaultdict(list)
     evaluations = {method.name: choosing_evaluations(experiment, method) for method in experiment.method}
-    for summary in results.tuning():
+    for summary in tuning:
         for evaluation in evaluations[summary.method]:
             score = 0.0 if summary.diverged else summary.selected[evaluation].score
             scores[summary.row, summary.method, evaluation].append((summary.point, score))
@@ -141,6 +143,7 @@ class _Computed:
     failed: list[tuple[PlannedRun, FedpalsError]]
     left: int
     stopped: signal.Signals | None
+    out_of_time: bool
 
     @property
     def titled(self) -> tuple[tuple[str, FedpalsError], ...]:
@@ -167,4 +170,5 @@ def _compute(
     results.keep(phase.file, phase.planned)
     failed = [(pending[position], error) for position, error in sorted(outcome.failed.items())]
     left = sum(not record.finished for record in outcome.records) - len(failed)
-    return _Computed(failed, left if outcome.stopped else 0, outcome.stopped)
+    incomplete = outcome.out_of_time and left > 0  # the last run may have ended just in time
+    return _Computed(failed, left if outcome.stopped or incomplete else 0, outcome.stopped, incomplete)

@@ -35,6 +35,8 @@ class SweepSettings:
     """Where metrics go besides the record: names of `fedpals.simulation.trackers`."""
     ray: str | None = None
     """Address of a Ray cluster to compute on, instead of this machine's processes."""
+    deadline: float | None = None
+    """Time of `time.monotonic` after which rounds under way end and no run is begun; everything can be resumed."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,14 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
                     one.rmdir()
 
 
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder; a killed one holds none, whatever it left."""
+    if not (folder / _NAME).exists():
+        return False
+    with locked(folder) as free:
+        return not free
+
+
 def _take(path: Path, *, wait: bool) -> int | None:
     """Return the handle of the locked file; None where another process has it."""
     tries = 100

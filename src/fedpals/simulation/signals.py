@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 STOPPING = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
+@dataclass
 class Stop:
     """Says whether to stop, and what asked for it."""
 
+    deadline: float | None = None
+    """Stop at this time of `time.monotonic`."""
     signal: signal.Signals | None = None
     """The first that arrived."""
 
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the deadline is over."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
     def __call__(self) -> bool:
         """Return whether to stop."""
-        return self.signal is not None
+        return self.signal is not None or self.out_of_time
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
-    """Yield what the first signal to stop sets; a second Ctrl-C interrupts at once.
+def stop_on_signals(deadline: float | None = None) -> Iterator[Stop]:
+    """Yield what the first signal to stop sets, or the deadline; a second Ctrl-C interrupts at once.
 
     Under ``nohup`` SIGHUP stays ignored. Outside the main thread, where Python takes no signals, nothing is set.
     """
-    stop = Stop()
+    stop = Stop(deadline)
 
     def handler(number: int, frame: Any) -> None:
-        if stop() and number == signal.SIGINT:
+        if stop.signal is not None and number == signal.SIGINT:
             signal.default_int_handler(number, frame)
         stop.signal = stop.signal or signal.Signals(number)
 

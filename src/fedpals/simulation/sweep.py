@@ -36,6 +36,8 @@ class Outcome:
     """Why runs failed, by position."""
     stopped: signal.Signals | None = None
     """The signal that stopped it, if any."""
+    out_of_time: bool = False
+    """Whether the deadline stopped it."""
 
 
 def sweep(runs: Sequence[Run], settings: SweepSettings, notify: Callable[[Event], None] = lambda _: None) -> Outcome:
@@ -55,7 +57,7 @@ def sweep(runs: Sequence[Run], settings: SweepSettings, notify: Callable[[Event]
         if event.kind == "busy":
             awaited.add(event.run)
 
-    with stop_on_signals() as stop:
+    with stop_on_signals(settings.deadline) as stop:
         if not settings.ray:
             _compute_features({i: runs[i] for i in pending}, settings, notify, stop)
         if pending and (settings.ray or (settings.workers > 1 and len(pending) > 1)):
@@ -63,7 +65,7 @@ def sweep(runs: Sequence[Run], settings: SweepSettings, notify: Callable[[Event]
                 _follow(elsewhere, pending, watch, stop)
         else:
             _compute_in_turn(pending, lambda i: compute(i, runs[i], settings, notify=watch, stop=stop), watch, stop)
-    return Outcome(records, failed, stop.signal)
+    return Outcome(records, failed, stop.signal, stop.out_of_time)
 
 
 class _Interrupted(Exception):  # noqa: N818 -- never leaves this module
