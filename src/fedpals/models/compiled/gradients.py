@@ -2,8 +2,8 @@
 
 A pool passes its gradient to its winner alone, so only a quarter of the outputs is visited. The gradient of a kernel is
 the sum of the windows that its winners saw, each times the winner's gradient; that of the layer's input is the sum
-of kernels, added where the windows were. A vector is one pixel of a window (second layer), or a part of one of
-its rows (first layer): 8 numbers, whatever the processor, because longer ones would cross cache lines.
+of kernels, added where the windows were. A vector is one pixel of a window (second layer), 8 numbers, whatever the
+processor; or a row of a window, or a part of it (first layer), 8 numbers or LANES.
 """
 
 # Numba infers the types of the compiled functions; annotations would only repeat "array" and "integer".
@@ -18,8 +18,8 @@ from fedpals.models.compiled.convolutions import fetch
 from fedpals.models.compiled.lanes import LANES, Block, Code, get, get_index, intrinsic, put, put_index
 from fedpals.models.compiled.layout import CHANNELS1, CHANNELS2, PIXEL
 
-_TOGETHER = 2
-"""Channels of the first layer whose sums are in registers together, five rows of each."""
+_TOGETHER = CHANNELS1 if LANES == 16 else 2
+"""Channels of the first layer whose sums are in registers together, five rows of each: 30 of 32, or 10 of 16."""
 
 
 @compiled
@@ -42,7 +42,7 @@ def list_winners(work, indices, s, first, count, o):
 
 
 def _add_to(code: Code, work: Any, index: Any, vector: Any) -> None:
-    code.store(work, index, code.builder.fadd(code.load(work, index, 8), vector))
+    code.store(work, index, code.builder.fadd(code.load(work, index, vector.type.count), vector))
 
 
 def _window_functions(first: int, last: int) -> tuple[Any, Any]:
@@ -135,51 +135,64 @@ def _block_gradient(code: Code, totals: list[Any], work: Any, gradient: Any, pix
     return [code.builder.fadd(totals[0], passed)]
 
 
+def _kernel_gradient(width: int) -> Any:
+    """Return `first_kernel_gradient` by vectors of ``width`` numbers of a row of a kernel."""
+    kind = Block(5 * _TOGETHER, width)
+
+    @intrinsic(kind)
+    def zeros(code: Code) -> list[Any]:
+        return [code.constant(0.0, width)] * (5 * _TOGETHER)
+
+    @intrinsic()
+    def add(code: Code, sums: list[Any], work: Any, kernel: Any, row: Any) -> None:
+        for i, total in enumerate(sums):
+            _add_to(code, work, code.at(kernel, (row, i)), total)
+
+    @intrinsic(kind)
+    def add_windows(
+        code: Code, sums: list[Any], work: Any, gradient: Any, indices: Any, shift: Any, map_: Any, start: Any, row: Any
+    ) -> list[Any]:
+        sums = list(sums)
+        for o in range(_TOGETHER):
+            g = code.repeat(work, code.at(gradient, o), width)
+            winner = code.at(start, code.index(indices, code.at(shift, (map_, o))))
+            for ky in range(5):
+                x = code.load(work, code.at(winner, (row, ky)), width)
+                sums[5 * o + ky] = code.add_product(sums[5 * o + ky], g, x)
+        return sums
+
+    @compiled
+    def add_samples(images, following, work, indices, s, gradient, shifts):
+        part = s.image // (CHANNELS1 // _TOGETHER * s.taps1 // width * s.height1) + 1
+        map_, row, step = s.map, s.padded_row, 2 * s.channels
+        for o in range(0, CHANNELS1, _TOGETHER):
+            for k in range(0, s.taps1, width):
+                sums = zeros()
+                for y in range(s.height1):
+                    following = fetch(images, following, part)
+                    at = gradient + ((y + s.padding) * s.pitch + s.padding) * PIXEL + o
+                    shift = shifts + o * map_ + y * s.pitch
+                    start = s.padded + 2 * y * row + k
+                    for _ in range(s.width1):
+                        sums = add_windows(sums, work, at, indices, shift, map_, start, row)
+                        at += PIXEL
+                        shift += 1
+                        start += step
+                add(sums, work, s.sums1 + o * 5 * s.taps1 + k, s.taps1)
+
+    return add_samples
+
+
+_by_eight, _by_lanes = _kernel_gradient(8), _kernel_gradient(LANES)
+
+
 @compiled
 def first_kernel_gradient(images, following, work, indices, s, gradient, shifts):
     """Add a sample's share to the gradient of the first layer's kernels; meanwhile the following image is fetched.
 
     All pools are visited, those that ReLU blocked with a gradient of 0: to list the others would take as long.
     """
-    part = s.image // (CHANNELS1 // _TOGETHER * s.taps1 // 8 * s.height1) + 1
-    map_, row, step = s.map, s.padded_row, 2 * s.channels
-    for o in range(0, CHANNELS1, _TOGETHER):
-        for k in range(0, s.taps1, 8):
-            kernel = s.sums1 + o * 5 * s.taps1 + k
-            sums = _no_rows()
-            for y in range(s.height1):
-                following = fetch(images, following, part)
-                at = gradient + ((y + s.padding) * s.pitch + s.padding) * PIXEL + o
-                shift = shifts + o * map_ + y * s.pitch
-                start = s.padded + 2 * y * row + k
-                for _ in range(s.width1):
-                    sums = _add_windows(sums, work, at, indices, shift, map_, start, row)
-                    at += PIXEL
-                    shift += 1
-                    start += step
-            _add_rows(sums, work, kernel, s.taps1)
-
-
-@intrinsic(Block(5 * _TOGETHER, 8))
-def _no_rows(code: Code) -> list[Any]:
-    return [code.constant(0.0, 8)] * (5 * _TOGETHER)
-
-
-@intrinsic()
-def _add_rows(code: Code, sums: list[Any], work: Any, kernel: Any, row: Any) -> None:
-    for i, total in enumerate(sums):
-        _add_to(code, work, code.at(kernel, (row, i)), total)
-
-
-@intrinsic(Block(5 * _TOGETHER, 8))
-def _add_windows(
-    code: Code, sums: list[Any], work: Any, gradient: Any, indices: Any, shift: Any, map_: Any, start: Any, row: Any
-) -> list[Any]:
-    sums = list(sums)
-    for o in range(_TOGETHER):
-        g = code.repeat(work, code.at(gradient, o), 8)
-        winner = code.at(start, code.index(indices, code.at(shift, (map_, o))))
-        for ky in range(5):
-            x = code.load(work, code.at(winner, (row, ky)), 8)
-            sums[5 * o + ky] = code.add_product(sums[5 * o + ky], g, x)
-    return sums
+    if s.taps1 % LANES == 0:
+        _by_lanes(images, following, work, indices, s, gradient, shifts)
+    else:
+        _by_eight(images, following, work, indices, s, gradient, shifts)

@@ -59,7 +59,7 @@ class Layout(NamedTuple):
     sample: int
     """Numbers of a sample between the convolutions."""
     taps1: int
-    """Numbers of one row of a kernel of the first layer, filled up to vectors of 8."""
+    """Numbers of one row of a kernel of the first layer, filled up to whole vectors; of 8, if it has only 5."""
     features_row: int
     row3: int
     row4: int
@@ -169,7 +169,7 @@ def layout(shape: tuple[int, int, int], classes: int, batch: int) -> Layout:
     plane = _up(padded_height, 2) // 2 * pitch + 8  # rows are written in vectors of 8, and so is the last
     map_ = _up((height1 - 1) * pitch + width1, LANES)
     padded_row = _up(padded_width * channels, LINE)
-    taps1 = _up(5 * channels, 8)
+    taps1 = _up(5 * channels, min(LANES, 8 * channels))
     sample = _up(((height1 + 2 * padding) * pitch + LANES) * PIXEL, LINE)
     features_row, row3, row4, row5 = (_up(n, COLUMNS) for n in (features, UNITS3, UNITS4, classes))
 
