@@ -65,6 +65,24 @@ def test_an_experiment_from_its_file_to_its_table(tmp_path: Path) -> None:
     assert json.loads((folder / "provenance.json").read_text())["scale"] == "desk"
 
 
+def test_a_budget_in_hours_stops_and_the_status_says_what_is_left(tmp_path: Path) -> None:
+    definition(tmp_path, TINY)
+
+    def left() -> list[list[str]]:
+        process = run(*OURS, "--status", cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+        return [line.split() for line in process.stdout.splitlines()[1:]]
+
+    assert left() == [["tiny", "desk", "tuning", "0", "0", "12", "?"], ["tiny", "desk", "reported", "0", "0", "6", "?"]]
+    stopped = run(*OURS, "--workers", "1", "--hours", "0", cwd=tmp_path)
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert "Stopped after 0 hours; 12 runs of this phase are left." in stopped.stdout
+    assert left()[0][3:6] == ["0", "0", "12"]
+    assert run(*OURS, "--workers", "1", "--hours", "1", cwd=tmp_path).returncode == 0
+    assert [line[3:] for line in left()] == [["12", "0", "0", "0.0"], ["6", "0", "0", "0.0"]]
+    assert "--hours" in refused(*OURS, "--hours", "-1", cwd=tmp_path)
+
+
 def test_single_cells_are_computed_and_verified(tmp_path: Path) -> None:
     definition(tmp_path, TINY)
     cell = ("--row", "C = 2", "--method", "FedPALS", "--seed", "0", "--workers", "1")

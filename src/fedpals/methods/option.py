@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import Field, field, fields
-from typing import Any, TypeVar, get_type_hints
+from functools import cache
+from typing import Any, TypeVar, cast, get_type_hints
 
 import pydantic
 from pydantic.fields import FieldInfo
@@ -11,6 +12,7 @@ from pydantic.fields import FieldInfo
 T = TypeVar("T")
 
 _KEY = "key"
+_type_hints = cache(get_type_hints)  # to evaluate them takes a while, and an experiment asks thousands of times
 
 
 def option(
@@ -49,7 +51,7 @@ def declared_options(part: type[Any]) -> dict[str, Field[Any]]:
 
 def as_keys(part: type[Any]) -> dict[str, tuple[Any, FieldInfo]]:
     """Return the options of a rule or weighting as `pydantic.create_model` takes fields; None stands for not given."""
-    kinds = get_type_hints(part)
+    kinds = _type_hints(cast("Any", part))  # a class is hashable, which mypy does not know
     return {name: (kinds[name] | None, f.metadata[_KEY]) for name, f in declared_options(part).items()}
 
 
