@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpals.experiments.experiment import Point
 from fedpals.files import replacing
 from fedpals.report.drawing import Drawing, DrawnPanel
 from fedpals.report.exhibit import Exhibit, settings_text
@@ -116,15 +117,33 @@ def _points(finished: FinishedExperiment) -> Sheet | None:
     lines = []
     for row in finished.rows:
         for method in finished.methods:
-            tried = {settings_text(s.point) for s in finished.tuning if (s.row, s.method) == (row.name, method.name)}
+            tried = [s.point for s in finished.tuning if (s.row, s.method) == (row.name, method.name)]
             for evaluation in finished.evaluations_of_points(row, method):
                 members = finished.members(row, method, evaluation)
                 title = EVALUATIONS.get(evaluation, evaluation.value) if evaluation else ""
                 seconds = sum(summary.seconds for summary in members) / len(members)
-                point = settings_text(members[0].point)
-                lines.append([row.name, method.name, title, point, len(tried) or None, len(members), seconds])
-    columns = ["row", "method", "evaluation", "chosen on validation", "points tried", "seeds", "seconds per run"]
-    return Sheet.of(columns, lines) if lines else None
+                point = members[0].point
+                points = len({settings_text(other) for other in tried}) or None
+                cells = [settings_text(point), ", ".join(keys_at_an_end(point, tried)), points, len(members), seconds]
+                lines.append([row.name, method.name, title, *cells])
+    columns = ["row", "method", "evaluation", "chosen on validation", "at an end of its grid", "points tried", "seeds"]
+    return Sheet.of([*columns, "seconds per run"], lines) if lines else None
+
+
+def keys_at_an_end(point: Point, tried: Sequence[Point]) -> list[str]:
+    """Return the keys of a point with the smallest or largest of three or more numbers that were tried.
+
+    A value beyond it may be better still.
+
+    >>> keys_at_an_end({"ess": 0.5, "learning_rate": 0.3}, [{"ess": e, "learning_rate": e} for e in (0.1, 0.3, 0.5)])
+    ['ess']
+    """
+    ends = []
+    for key, value in point.items():
+        numbers = {other[key] for other in tried if isinstance(other.get(key), int | float)}
+        if len(numbers) > 2 and value in (min(numbers), max(numbers)):
+            ends.append(key)
+    return ends
 
 
 def _nearest_to_paper(finished: FinishedExperiment) -> int:
