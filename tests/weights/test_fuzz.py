@@ -57,6 +57,10 @@ def test_a_dual_point_with_more_digits_than_float64(seed: int) -> None:
     assert verdict_on(member, in_high_precision=is_small(member)) == (Verdict.RIGHT, "")
 
 
+def test_the_rounding_of_the_projection_is_part_of_the_certificate() -> None:
+    assert verdict_on(wide_sizes(265), in_high_precision=True) == (Verdict.RIGHT, "")
+
+
 @pytest.mark.parametrize("seed", [105, 229, 446, 557, 858])
 def test_a_target_that_rounding_has_moved_across_the_boundary(seed: int) -> None:
     assert verdict_on(near_the_hull(seed), in_high_precision=False) == (Verdict.RIGHT, "")

@@ -163,7 +163,8 @@ def _decide(p: Problem, face: Face, noise: float) -> Projection:
     edge_error = np.abs(edges @ r) + p.score_rounding * size
     singular_values = np.linalg.svd(edges, compute_uv=False)
     lengths = singular_values[singular_values > 1e-12]  # marginals have size 1: anything smaller is rounding
-    error = float(np.linalg.norm(edge_error) / lengths[-1]) if lengths.size else 0.0
+    error = EPS * float(np.linalg.norm(point))  # the point's own rounding
+    error += float(np.linalg.norm(edge_error) / lengths[-1]) if lengths.size else 0.0
     margin = _margin(p, r)
     if size <= noise:
         # Without a proof that T is outside, p* may be anything between the point and T.
