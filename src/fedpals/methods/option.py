@@ -49,7 +49,7 @@ def declared_options(part: type[Any]) -> dict[str, Field[Any]]:
 
 def as_keys(part: type[Any]) -> dict[str, tuple[Any, FieldInfo]]:
     """Return the options of a rule or weighting as `pydantic.create_model` takes fields; None stands for not given."""
-    kinds = get_type_hints(part)
+    kinds = get_type_hints(part, include_extras=True)
     return {name: (kinds[name] | None, f.metadata[_KEY]) for name, f in declared_options(part).items()}
 
 

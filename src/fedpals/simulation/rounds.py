@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy.special import softmax
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from fedpals.errors import InputError
 from fedpals.labels import Vector
 from fedpals.shift import Head, HeldOutFeatures, Tally, bbse, em
 from fedpals.shift.calibration import Calibration
+from fedpals.shift.candidates import Comparison, pooled_comparison
 from fedpals.shift.estimate import NotConvergedError
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.simulation.pools import Pool
@@ -80,7 +82,9 @@ class Simulation:
         started = time.perf_counter()
         number = self.state.round + 1
         try:
-            done = self.server.advance(self.server.participants(number, self._able), self._train, self._losses)
+            done = self.server.advance(
+                self.server.participants(number, self._able), self._train, self._losses, self._compare
+            )
         except DivergedError as error:
             rate = self.run.plan.learning_rate
             raise DivergedError(f"{error}; try a smaller learning_rate than {rate:g}") from None
@@ -95,6 +99,7 @@ class Simulation:
             prior=scores[Correction.PRIOR],
             calibrated=scores.get(Correction.CALIBRATED),
             weights=RoundWeights(tuple(done.participants.tolist()), tuple(done.alpha.tolist())),
+            choice=done.choice,
             seconds=round(time.perf_counter() - started, 4),
         )
 
@@ -104,6 +109,20 @@ class Simulation:
 
     def _losses(self, clients: Sequence[int]) -> Iterable[float]:
         return self.pool.losses([Job(self.state.round + 1, i, self.state.vector) for i in clients])
+
+    def _compare(self, clients: Sequence[int], vectors: Sequence[Tensor]) -> Comparison | None:
+        """Compare parameters on the samples that clients held out; None where they have none."""
+        if Part.CLIENTS not in self.evaluator.samples:
+            return None
+        x, y = self.evaluator.samples[Part.CLIENTS]
+        ends = np.cumsum([indices.size for indices in self.federation.held_out])
+        rows = [np.arange(ends[i] - self.federation.held_out[i].size, ends[i]) for i in clients]
+        own = torch.from_numpy(np.concatenate(rows))
+        logits = [self.evaluator.outputs(vector, x[own]) for vector in vectors]
+        cuts = np.cumsum([part.size for part in rows])[:-1]
+        by_client = zip(*(np.split(values, cuts) for values in logits), strict=True)
+        told = [Comparison.of(y[part], values) for part, values in zip(rows, by_client, strict=True) if part.size]
+        return pooled_comparison(told) if told else None
 
     def _evaluate(self) -> dict[Correction, Scores]:
         """Evaluate the model in every way, and keep the round where it is the best so far."""
