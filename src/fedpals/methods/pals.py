@@ -16,7 +16,6 @@ from fedpals.methods.weighting import Weighting
 from fedpals.weights import ess_grid, solve
 from fedpals.weights.uncertainty import WeightUncertainty, weight_uncertainty
 
-AUTO = "auto"
 Ess: TypeAlias = Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
 _CANDIDATES = 6
 """Weights that auto chooses from, from λ → 0⁺ to FedAvg."""
@@ -31,7 +30,7 @@ class Pals(Weighting):
     name: ClassVar[str] = "pals"
     needs_target: ClassVar[bool] = True
     lam: float | None = option(None, "λ of FedPALS; what ess leads to unless given", symbol="λ", ge=0)
-    ess: Ess | None = option(
+    ess: Ess | None = option(  # noqa: RUF009 -- a field, as all options
         None,
         "Effective sample size of FedPALS instead of λ, or auto: chosen while training on samples that clients hold "
         "out; 0.5 where neither is given",
@@ -48,13 +47,13 @@ class Pals(Weighting):
     def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
         """Solve the paper's equation for the participants; FedAvg's weights as long as nothing is chosen."""
         del state
-        ess = 1.0 if self.ess == AUTO else self.ess
+        ess = 1.0 if self.ess == "auto" else self.ess
         return solve(counts.subset(participants), target, lam=self.lam, ess=ess).alpha
 
     @property
     def chooses(self) -> bool:
         """Whether the ESS is chosen while training."""
-        return self.ess == AUTO
+        return self.ess == "auto"
 
     def candidates(
         self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None
@@ -70,6 +69,6 @@ class Pals(Weighting):
 
     def uncertainty(self, counts: LabelCounts, target: Vector, epsilon: float, seed: int) -> WeightUncertainty | None:
         """Repeat the noise and solve again; unknown where the ESS is chosen from round to round."""
-        if self.ess == AUTO:
+        if self.ess == "auto":
             return None
         return weight_uncertainty(counts, target, epsilon, seed, lam=self.lam, ess=self.ess)

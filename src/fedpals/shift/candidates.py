@@ -156,7 +156,7 @@ class CandidateLosses:
     def errors(self) -> Vector:
         """(m,) standard errors of the differences to the smallest loss."""
         variance, j = np.diag(self.covariance), int(self.value.argmin())
-        return np.sqrt(np.maximum(variance + variance[j] - 2 * self.covariance[j], 0.0))
+        return np.asarray(np.sqrt(np.maximum(variance + variance[j] - 2 * self.covariance[j], 0.0)))
 
 
 def _losses(y: npt.NDArray[np.int64], logits: Vector) -> Vector:
