@@ -118,7 +118,7 @@ class Server:
         """Compute one round. The state changes only if all went well."""
         state, number = self.state, self.state.round + 1
         candidates, participants, updates, refused = self._collect(number, participants, train)
-        moves = [self._move(self._aggregate(participants, alpha, updates)) for alpha in candidates]
+        moves = [self._move(average) for average in self._aggregate(participants, candidates, updates)]
         compared = self._compare(participants, [vector for vector, _ in moves], compare)
         chosen = _chosen(candidates, compared)
         alpha, (vector, velocity) = candidates[chosen], moves[chosen]
@@ -227,14 +227,18 @@ class Server:
         sizes, used = self.counts.sizes[participants], alpha > 0
         return 1.0 / float((np.square(alpha[used]) / sizes[used]).sum() * sizes.sum())
 
-    def _aggregate(self, participants: Indices, alpha: Vector, updates: Mapping[int, Update]) -> Tensor:
-        """Σ α_i w_i in the order of the clients, in double precision; then the rule's server step."""
+    def _aggregate(
+        self, participants: Indices, candidates: Sequence[Vector], updates: Mapping[int, Update]
+    ) -> list[Tensor]:
+        """Σ α_i w_i in the order of the clients, in double precision, for every α; then the rule's server step."""
         start = self.state.vector
-        total = torch.zeros_like(start, dtype=torch.float64)
-        for i, share in zip(participants.tolist(), alpha.tolist(), strict=True):
-            if share > 0:
-                total.add_(updates[i].vector.double(), alpha=share)
-        return self.method.rule.step(start, total.to(start.dtype))
+        totals = [torch.zeros_like(start, dtype=torch.float64) for _ in candidates]
+        for i, shares in zip(participants.tolist(), np.transpose(candidates).tolist(), strict=True):
+            vector = updates[i].vector.double() if any(shares) else None
+            for total, share in zip(totals, shares, strict=True):
+                if vector is not None and share > 0:
+                    total.add_(vector, alpha=share)
+        return [self.method.rule.step(start, total.to(start.dtype)) for total in totals]
 
     def _move(self, average: Tensor) -> tuple[Tensor, Tensor | None]:
         """v_t = m v_{t−1} + (Σ α_i w_i − w_{t−1}), w_t = w_{t−1} + v_t (Hsu et al., 2019); or plainly Σ α_i w_i."""
