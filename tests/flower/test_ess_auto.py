@@ -80,7 +80,7 @@ def test_candidates_are_all_that_clients_are_sent(whole: Worker) -> None:
     [
         lambda _: None,
         answer(change(samples=np.full(10, 10**6))),
-        answer(change(loss=np.full((10, 6), np.nan))),
+        answer(change(loss=np.full((10, 4), np.nan))),
         answer(change(loss=np.zeros((10, 3)), product=np.zeros((10, 3, 3)))),
     ],
 )

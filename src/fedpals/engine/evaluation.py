@@ -36,9 +36,10 @@ class Evaluator:
     def __init__(self, model: FlatModel, samples: Mapping[Part, tuple[Tensor, Indices]]) -> None:
         self.model, self.samples = model, samples
 
-    def logits(self, vector: Tensor) -> dict[Part, Vector]:
-        """Return the outputs of the parameters ``vector``, (n, K) for every part."""
-        return {part: self.outputs(vector, x) for part, (x, _) in self.samples.items()}
+    def logits(self, vector: Tensor, known: Outputs | None = None) -> dict[Part, Vector]:
+        """Return the outputs of the parameters ``vector``, (n, K) for every part; ``known`` are some of them."""
+        done = known or {}
+        return {part: done[part] if part in done else self.outputs(vector, x) for part, (x, _) in self.samples.items()}
 
     def outputs(self, vector: Tensor, x: Tensor) -> Vector:
         """Return the outputs of the parameters ``vector`` for inputs, (n, K)."""

@@ -22,9 +22,9 @@ class EssChoice:
     ess: float
     """The chosen one, a fraction of the participants' samples."""
     candidates: tuple[float, ...] = ()
-    """ESS that were compared in this round; none where the last choice stays."""
+    """ESS that were compared; none where nobody compared."""
     losses: tuple[float, ...] = ()
-    """Their estimated losses in the target, smoothed over rounds."""
+    """Their estimated losses in the target."""
     errors: tuple[float, ...] = ()
     """Standard errors of the differences to the smallest of these losses."""
 

@@ -24,8 +24,6 @@ from fedpals.rng import generator
 from fedpals.shift.candidates import CandidateLosses, Comparison
 from fedpals.shift.prior import prior_shift
 
-_ROUNDS_PER_CHOICE = 1
-"""Rounds from one comparison of candidates to the next."""
 _WARM_UP_ROUNDS = 5
 """Rounds after which the running mean forgets half as slowly as it could."""
 
@@ -103,11 +101,11 @@ class Server:
     def weigh(self, participants: Indices) -> Vector:
         """Return α for ``participants``: of the candidates the one that was chosen last."""
         candidates = self._candidates(participants)
-        return candidates[_chosen(candidates, self.state.losses)]
+        return candidates[self._position(candidates)]
 
     def weighed(self, participants: Indices) -> Indices:
         """Return those of ``participants`` that are trained in the next round: they have weight in a candidate."""
-        return participants[np.any(self._rivals(self.state.round + 1, participants), axis=0)]
+        return participants[np.any(self._candidates(participants), axis=0)]
 
     def achieved(self, done: Round) -> tuple[float, float]:
         """Return ‖T − Σ α_i S_i‖² and the ESS, a fraction of the participants' samples, of a round."""
@@ -119,15 +117,15 @@ class Server:
         state, number = self.state, self.state.round + 1
         candidates, participants, updates, refused = self._collect(number, participants, train)
         moves = [self._move(average) for average in self._aggregate(participants, candidates, updates)]
-        compared = self._compare(participants, [vector for vector, _ in moves], compare)
-        chosen = _chosen(candidates, compared)
+        chosen, choice = self._choose(participants, candidates, [vector for vector, _ in moves], compare)
         alpha, (vector, velocity) = candidates[chosen], moves[chosen]
         weights = dict(zip(participants.tolist(), alpha.tolist(), strict=True))
         used = [i for i, a in weights.items() if a > 0]
         mix = label_mix(self.method.rule, self.counts, self.target, participants, alpha)
         weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
-        choice = self._choice(participants, candidates, chosen, compared) if self.method.weighting.chooses else None
-        state.round, state.vector, state.weighting, state.losses = number, vector, weighting, compared
+        state.round, state.vector, state.weighting = number, vector, weighting
+        if len(candidates) > 1:
+            state.position = chosen
         state.velocity, state.average = velocity, self._average(number, vector)
         state.clients |= {i: u.state for i, u in sorted(updates.items()) if u.state is not None}
         self._rule_vector = None
@@ -171,7 +169,7 @@ class Server:
         refused: list[Refusal] = []
         rule_vector = next(iter(self.state.clients.values()), None)
         while participants.size:
-            candidates = self._rivals(number, participants)
+            candidates = self._candidates(participants)
             weighed = participants[np.any(candidates, axis=0)].tolist()
             missing = [i for i in weighed if i not in updates]
             if not missing:
@@ -196,31 +194,28 @@ class Server:
         self._last_candidates = participants, candidates
         return candidates
 
-    def _rivals(self, number: int, participants: Indices) -> Sequence[Vector]:
-        """Return the weights that are compared in a round; in rounds without a comparison those chosen last."""
-        candidates = self._candidates(participants)
-        return candidates if (number - 1) % _ROUNDS_PER_CHOICE == 0 else [self.weigh(participants)]
+    def _position(self, candidates: Sequence[Vector]) -> int:
+        """Return the number of the candidate that was chosen last; FedAvg's, the last, before the first choice."""
+        position = self.state.position
+        return len(candidates) - 1 if position is None or len(candidates) == 1 else position
 
-    def _compare(
-        self, participants: Indices, vectors: Sequence[Tensor], compare: Compare | None
-    ) -> CandidateLosses | None:
-        """Return what the candidates are worth after this round; as before where there is nothing to compare."""
-        earlier = self.state.losses
-        comparison = compare(participants.tolist(), vectors) if compare is not None and len(vectors) > 1 else None
-        if comparison is None:
-            return earlier
-        try:
-            return CandidateLosses.of(comparison, self.target).after(earlier)
-        except InputError:  # nobody who answered has a label of the target
-            return earlier
-
-    def _choice(
-        self, participants: Indices, candidates: Sequence[Vector], chosen: int, losses: CandidateLosses | None
-    ) -> EssChoice:
+    def _choose(
+        self, participants: Indices, candidates: Sequence[Vector], vectors: Sequence[Tensor], compare: Compare | None
+    ) -> tuple[int, EssChoice | None]:
+        """Return the number of the best of ``candidates``, and why; the last choice if nobody compares them."""
+        if not self.method.weighting.chooses:
+            return 0, None
         ess = tuple(self._ess(participants, alpha) for alpha in candidates)
-        if losses is None or losses is self.state.losses:
-            return EssChoice(ess[chosen])
-        return EssChoice(ess[chosen], ess, tuple(losses.value.tolist()), tuple(losses.errors.tolist()))
+        comparison = compare(participants.tolist(), vectors) if compare is not None and len(vectors) > 1 else None
+        try:
+            losses = None if comparison is None else CandidateLosses.of(comparison, self.target)
+        except InputError:  # nobody who answered has a label of the target
+            losses = None
+        if losses is None:
+            last = self._position(candidates)
+            return last, EssChoice(ess[last])
+        values, errors = (tuple(numbers.tolist()) for numbers in (losses.value, losses.errors))
+        return losses.best, EssChoice(ess[losses.best], ess, values, errors)
 
     def _ess(self, participants: Indices, alpha: Vector) -> float:
         """Return 1/Σ(α_i²/n_i) as a fraction of the participants' samples."""
@@ -281,8 +276,3 @@ def label_mix(rule: ClientRule, counts: LabelCounts, target: Vector, participant
 def rounds_per_pass(participation: float) -> int:
     """Return in how many rounds all clients have their turn."""
     return max(1, round(1 / participation))
-
-
-def _chosen(candidates: Sequence[Vector], losses: CandidateLosses | None) -> int:
-    """Return the number of the candidate to use: FedAvg's, the last, as long as nothing is known."""
-    return len(candidates) - 1 if losses is None or len(candidates) == 1 else losses.best

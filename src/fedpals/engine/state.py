@@ -14,7 +14,6 @@ from torch import Tensor
 from fedpals.engine import checkpoint
 from fedpals.errors import InputError
 from fedpals.labels import Vector
-from fedpals.shift.candidates import CandidateLosses
 
 
 @dataclass(eq=False)
@@ -30,8 +29,8 @@ class ServerState:
     clients: dict[int, Tensor] = field(default_factory=dict)
     """The rule's vectors of clients."""
     weighting: Vector | None = None
-    losses: CandidateLosses | None = None
-    """Of the weights to choose from, where the weighting has several."""
+    position: int | None = None
+    """Number of the weights that were chosen last, where the weighting has several."""
     mixes: list[Vector] = field(default_factory=list)
     """p_α of the last rounds, as many as it takes every client to have its turn."""
 
@@ -61,11 +60,9 @@ class ServerState:
         tensors |= {name: t for name in ("velocity", "average") if (t := getattr(self, name)) is not None}
         if self.weighting is not None:
             tensors["weighting"] = torch.from_numpy(self.weighting)
-        if self.losses is not None:
-            tensors |= {f"losses/{name}": torch.from_numpy(values) for name, values in vars(self.losses).items()}
         if self.mixes:
             tensors["mixes"] = torch.from_numpy(np.array(self.mixes))
-        return tensors, {"round": self.round}
+        return tensors, {"round": self.round} | ({} if self.position is None else {"position": self.position})
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
@@ -77,12 +74,6 @@ class ServerState:
             average=tensors.get("average"),
             clients={int(name[7:]): t for name, t in tensors.items() if name.startswith("client/")},
             weighting=tensors["weighting"].numpy() if "weighting" in tensors else None,
-            losses=_losses(tensors),
+            position=facts.get("position"),
             mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],
         )
-
-
-def _losses(tensors: Mapping[str, Tensor]) -> CandidateLosses | None:
-    if "losses/value" not in tensors:
-        return None
-    return CandidateLosses(tensors["losses/value"].numpy(), tensors["losses/covariance"].numpy())

@@ -17,7 +17,7 @@ from fedpals.weights import ess_grid, solve
 from fedpals.weights.uncertainty import WeightUncertainty, weight_uncertainty
 
 Ess: TypeAlias = Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
-_CANDIDATES = 6
+_CANDIDATES = 4
 """Weights that auto chooses from, from λ → 0⁺ to FedAvg."""
 _FEDAVG_ESS = 0.999
 """ESS of λ → 0⁺ above which all weights are practically FedAvg's."""

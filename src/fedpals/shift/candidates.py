@@ -6,8 +6,7 @@ target loss of each, R̂_j = Σ_y T(y) L̄_yj, as `fedpals.shift.risk` does, and
 
     C_jk = Σ_y T(y)² Cov_y(ℓ_j, ℓ_k) / n_y,     so that  (C_jj + C_kk − 2 C_jk)^½  is the error of R̂_j − R̂_k.
 
-The samples are the same, so most of the chance in R̂_j − R̂_k cancels. The differences between candidates change
-slowly from round to round, so the estimates are smoothed over rounds (`CandidateLosses.after`).
+The samples are the same, so most of the chance in R̂_j − R̂_k cancels.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from fedpals.shift.tally import Counts
 
 LARGEST_LOSS = 20.0
 """Losses count as at most this, so that a single sample does not decide, nor makes a sum infinite."""
-SMOOTHING = 0.7
-"""Share of the earlier estimates in the smoothed ones."""
+TOLERANCE = 2.0
+"""Standard errors of a difference of losses within which a larger ESS is preferred."""
 _ROUNDING = 1e-6
 """Relative tolerance when sums are checked against each other."""
 
@@ -106,7 +105,7 @@ def pooled_comparison(comparisons: Sequence[Comparison]) -> Comparison:
 
 @dataclass(frozen=True, eq=False)
 class CandidateLosses:
-    """Estimated target losses of m candidates in ascending order of ESS, smoothed over rounds."""
+    """Estimated target losses of m candidates in ascending order of ESS."""
 
     value: Vector
     """(m,) estimates."""
@@ -137,19 +136,10 @@ class CandidateLosses:
         within = np.where(freedom[:, None, None] > 0, scatter / np.maximum(freedom, 1)[:, None, None], average)
         return cls(weight @ mean, np.einsum("y,yjk->jk", np.square(weight) / n, within))
 
-    def after(self, earlier: CandidateLosses | None) -> CandidateLosses:
-        """Return s R̂_{t−1} + (1 − s) R̂_t, s being `SMOOTHING`; the samples stay the same, so C is smoothed likewise."""
-        if earlier is None:
-            return self
-        return CandidateLosses(
-            SMOOTHING * earlier.value + (1 - SMOOTHING) * self.value,
-            SMOOTHING * earlier.covariance + (1 - SMOOTHING) * self.covariance,
-        )
-
     @property
     def best(self) -> int:
-        """The largest ESS that is within one standard error of the smallest loss."""
-        close = self.value - self.value.min() <= self.errors
+        """The largest ESS whose loss is within `TOLERANCE` standard errors of the smallest."""
+        close = self.value - self.value.min() <= TOLERANCE * self.errors
         return int(np.flatnonzero(close)[-1])
 
     @property

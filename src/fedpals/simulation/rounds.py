@@ -66,6 +66,8 @@ class Simulation:
             self.server.set_target(self.state.target)
         self._able = np.flatnonzero(self.federation.counts.sizes)
         self.evaluator = worker.evaluator()
+        self._compared: list[tuple[Tensor, Vector]] = []
+        """Candidates of this round, and their outputs for all samples that clients hold out."""
         self.saved_by = SelectedBy.ESTIMATE if self.federation.held_out else SelectedBy.VALIDATION
         """What selects the saved models: no target sample where clients hold samples out."""
 
@@ -117,8 +119,10 @@ class Simulation:
         x, y = self.evaluator.samples[Part.CLIENTS]
         ends = np.cumsum([indices.size for indices in self.federation.held_out])
         rows = [np.arange(ends[i] - self.federation.held_out[i].size, ends[i]) for i in clients]
-        own = torch.from_numpy(np.concatenate(rows))
-        logits = [self.evaluator.outputs(vector, x[own]) for vector in vectors]
+        own = np.concatenate(rows)
+        inputs = x if own.size == len(y) else x[torch.from_numpy(own)]
+        logits = [self.evaluator.outputs(vector, inputs) for vector in vectors]
+        self._compared = list(zip(vectors, logits, strict=True)) if inputs is x else []
         cuts = np.cumsum([part.size for part in rows])[:-1]
         by_client = zip(*(np.split(values, cuts) for values in logits), strict=True)
         told = [Comparison.of(y[part], values) for part, values in zip(rows, by_client, strict=True) if part.size]
@@ -126,7 +130,10 @@ class Simulation:
 
     def _evaluate(self) -> dict[Correction, Scores]:
         """Evaluate the model in every way, and keep the round where it is the best so far."""
-        logits = self.evaluator.logits(self.state.model)
+        model = self.state.model
+        known = next((outputs for vector, outputs in self._compared if vector is model), None)
+        logits = self.evaluator.logits(model, {} if known is None else {Part.CLIENTS: known})
+        self._compared = []
         if self.run.knowledge.target_estimate is not None:
             self._estimate_target(logits)
         target, shift = self.server.target, self.server.prior_shift
