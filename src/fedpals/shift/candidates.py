@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Self
 
 import numpy as np
@@ -84,23 +82,24 @@ class Comparison:
         >>> Comparison.of([0, 1], [np.zeros((2, 2)), np.log([[0.5, 0.5], [0.75, 0.25]])]).loss.round(2).tolist()
         [[0.69, 0.69], [0.69, 1.39]]
         """
-        truth = np.asarray(y, dtype=np.int64)
-        labels = logits[0].shape[1]
-        losses = np.column_stack([_losses(truth, values) for values in logits])
-        one_hot = np.eye(labels)[truth]
+        truth, models, labels = np.asarray(y, dtype=np.int64), len(logits), logits[0].shape[1]
+        losses = _losses(truth, np.asarray(logits, dtype=np.float64))
+        products = (losses[:, :, None] * losses[:, None, :]).reshape(-1, models * models)
+        by_label = np.eye(labels)[truth].T
         return cls(
             np.bincount(truth, minlength=labels),
-            one_hot.T @ losses,
-            np.einsum("ny,nj,nk->yjk", one_hot, losses, losses, optimize=True),
+            by_label @ losses,
+            (by_label @ products).reshape(labels, models, models),
         )
-
-    def __add__(self, other: Comparison) -> Comparison:
-        return Comparison(self.samples + other.samples, self.loss + other.loss, self.product + other.product)
 
 
 def pooled_comparison(comparisons: Sequence[Comparison]) -> Comparison:
     """Return the comparison on the samples of all clients together."""
-    return reduce(add, comparisons)
+    return Comparison(
+        np.sum([comparison.samples for comparison in comparisons], axis=0),
+        np.sum([comparison.loss for comparison in comparisons], axis=0),
+        np.sum([comparison.product for comparison in comparisons], axis=0),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +149,7 @@ class CandidateLosses:
 
 
 def _losses(y: npt.NDArray[np.int64], logits: Vector) -> Vector:
-    """Return the cross-entropy of every sample, (n,)."""
+    """Return the cross-entropy of every sample, (n, m), from logits (m, n, K)."""
     with np.errstate(invalid="ignore", over="ignore"):
-        losses = -log_softmax(np.asarray(logits, dtype=np.float64), axis=1)[np.arange(len(y)), y]
+        losses = -log_softmax(logits, axis=2)[:, np.arange(len(y)), y].T
     return np.where(np.isnan(losses), LARGEST_LOSS, np.clip(losses, 0.0, LARGEST_LOSS))
