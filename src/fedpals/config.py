@@ -9,11 +9,12 @@ import itertools
 import json
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, Union, get_origin
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, model_validator
 
@@ -86,7 +87,7 @@ def validated(model: type[Model], keys: Mapping[str, Any]) -> Model:
         return model.model_validate(keys)
     except ValidationError as error:
         complaints = error.errors(include_url=False)
-    raise InputError("\n".join(_sentence(model, complaint) for complaint in complaints))
+    raise InputError("\n".join(_sentences(model, complaints)))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -126,6 +127,20 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def _sentences(model: type[BaseModel], complaints: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for every complaint; one for all alternatives of a value that may be a number or a word."""
+    alternatives: dict[str, list[Mapping[str, Any]]] = {}
+    for complaint in complaints:
+        key = str(complaint["loc"][0]) if complaint["loc"] else ""
+        info = model.model_fields.get(key)
+        if len(complaint["loc"]) == 2 and info is not None and get_origin(info.annotation) in (Union, UnionType):
+            alternatives.setdefault(key, []).append(complaint)
+        else:
+            yield _sentence(model, complaint)
+    for key, group in alternatives.items():
+        yield f"{key} is {group[0]['input']!r}; it must be {', or '.join(_needed(c['msg']) for c in group)}"
+
+
 def _sentence(model: type[BaseModel], complaint: Mapping[str, Any]) -> str:
     location, kind, message = complaint["loc"], complaint["type"], complaint["msg"]
     key = ".".join(map(str, location))
@@ -140,8 +155,12 @@ def _sentence(model: type[BaseModel], complaint: Mapping[str, Any]) -> str:
         return f"{key} is {complaint['input']!r}; give at least {complaint['ctx']['min_length']}"
     if kind == "missing":
         return f"the key {key!r} is missing; add it"
-    needed = message.removeprefix("Input should be ").partition(", unable to parse")[0]
-    return f"{key or 'the configuration'} is {complaint['input']!r}; it must be {needed}"
+    return f"{key or 'the configuration'} is {complaint['input']!r}; it must be {_needed(message)}"
+
+
+def _needed(message: str) -> str:
+    """Return what a value must be, from pydantic's sentence."""
+    return message.removeprefix("Input should be ").partition(", unable to parse")[0]
 
 
 def _keys(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:

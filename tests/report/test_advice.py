@@ -1,7 +1,14 @@
 from __future__ import annotations
 
 import fedpals
-from fedpals.report.advice import advice, coverage_sentence, fedavg_mismatch, mismatch, shortage_sentence
+from fedpals.report.advice import (
+    advice,
+    choice_sentence,
+    coverage_sentence,
+    fedavg_mismatch,
+    mismatch,
+    shortage_sentence,
+)
 
 COUNTS = [[900, 100, 0], [100, 600, 300], [5, 5, 40]]
 
@@ -41,3 +48,14 @@ def test_advice_fits_the_situation() -> None:
     assert "noisy" in advice(fedpals.solve(COUNTS, [0.05, 0.05, 0.9], lam=0))
     assert "closer still" in advice(fedpals.solve(COUNTS, [0.2, 0.5, 0.3], ess=0.9))
     assert "use them" in advice(fedpals.solve(COUNTS, [0.3, 0.45, 0.25], lam=0))
+
+
+def test_what_was_chosen_and_why() -> None:
+    assert choice_sentence([1.0] * 8).startswith("The ESS was 100 %: no other weights had a clearly smaller")
+    assert choice_sentence([1.0, 1.0, 0.6, 0.4, 0.4, 0.4, 0.4, 0.38]).startswith(
+        "The ESS fell from 100 % to 39 %: weights"
+    )
+    assert choice_sentence([0.3, 0.3, 0.3, 0.3, 0.9, 1.0, 1.0, 1.0]).startswith(
+        "The ESS rose from 30 % to 100 %: no other"
+    )
+    assert choice_sentence([0.3]).startswith("The ESS was 30 %: weights nearer")

@@ -151,6 +151,28 @@ def test_dynamics_have_a_panel_per_row_and_end_where_the_shortest_run_does() -> 
     assert texts(exhibit.sheet)[1][:3] == ["C = 3", "2", "72.0 ± 31.1"]
 
 
+def test_the_chosen_ess_has_a_panel_per_row_that_chose_it() -> None:
+    assert exhibits(made.finished(show=["ess"])) == []
+    chosen = [[1.0, 0.5, 0.4, 0.4], [1.0, 0.7, 0.4, 0.4]]
+    runs = [made.summary("C = 3", "FedPALS", seed, 0.9, ess=ess) for seed, ess in enumerate(chosen)]
+    (exhibit,) = exhibits(made.finished([*runs, made.summary("C = 6", "FedAvg", 0, 0.6)], show=["ess"]))
+    (ax,) = made.figure(exhibit).axes
+    line: Any = ax.lines[0]
+    assert ax.get_title() == "C = 3"
+    assert list(line.get_ydata()) == pytest.approx([100, 60, 40, 40])
+    assert texts(exhibit.sheet)[1] == ["C = 3", "FedPALS", "2", "60.0 ± 14.1"]
+    assert "C = 3, FedPALS: The ESS fell from 100 % to 40 %: weights nearer" in exhibit.caption
+
+
+def test_a_row_whose_ess_was_chosen_while_training_shows_its_last() -> None:
+    summary = made.summary("C = 3", "FedPALS", 0, 0.9, ess=[1.0, 0.4])
+    runs = [summary.model_copy(update={"run": {**summary.run, "ess": "auto"}})]
+    method = {"name": "FedPALS", "run": {"method": "fedpals", "ess": "auto"}}
+    finished = made.finished(runs, show=["weights"], method=[method])
+    assert [view.ess for view in finished.federations] == [0.4]
+    assert len(exhibits(finished)) == 1
+
+
 def test_labels_that_the_target_lacks_are_left_out() -> None:
     exhibit = only("labels")
     assert texts(exhibit.sheet)[:2] == [["C = 3", "shirt", "92", "65", "98"], ["C = 3", "boot", "46", "32.5", "49"]]

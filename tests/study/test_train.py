@@ -80,6 +80,24 @@ def test_from_arrays_to_predictions_with_t_alone(tmp_path: Path) -> None:
     assert set(model.predict(X)) <= {"healthy", "sick"}
 
 
+def test_a_study_tells_which_ess_was_chosen(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    done = study(tmp_path, seeds=2, ess="auto")
+    assert done.methods == ("FedAvg", "FedPALS (ESS auto)")
+    assert list(done.choices()) == ["FedPALS (ESS auto)"]
+    ax = done.plot("ess")
+    chosen = [[line.choice.ess for line in record.lines() if line.choice] for record in done.runs[2:]]
+    line: Any = ax.lines[0]
+    assert list(line.get_ydata()) == pytest.approx(100 * np.mean(chosen, axis=0))
+    assert ax.get_title() == done.choices()["FedPALS (ESS auto)"]
+    rows = [row["ess"] for row in done.history() if "ess" in row and row["correction"] == "raw"]
+    assert rows == [ess for run in chosen for ess in run]
+    fixed = study(tmp_path, ess=0.5)
+    assert fixed.choices() == {}
+    with pytest.raises(fp.InputError, match="ess='auto'"):
+        fixed.plot("ess")
+
+
 def test_it_is_the_simulators_run_bit_for_bit(tmp_path: Path) -> None:
     (record,) = study(tmp_path / "train", model=Net, methods=["fedpals"]).runs
     run = _run(federation(), record.run.method, Net, {"rounds": 3, "seed": 0, "batch_size": 13})

@@ -89,12 +89,15 @@ def _flags() -> Iterator[Case]:
     for flag in NUMBERS:
         for value in ("-1", "nan", *(() if flag in MAY_BE_ZERO else ("0",))):
             yield _flag(flag, value, _key(flag))
-        yield _flag(flag, "abc", "Invalid value")
+        if flag != "ess":  # which may be a word
+            yield _flag(flag, "abc", "Invalid value")
     for flag in FRACTIONS:
         for value in ("-0.1", "1", "1.5", "nan", "inf"):
             yield _flag(flag, value, _key(flag))
     for flag in ("participation", "held-out", "ess"):
         yield _flag(flag, "1.5", _key(flag))
+    for value in ("autom", "AUTO", "auto,0.5", "abc", "", "inf", "0,5"):
+        yield _flag("ess", value, "ess", "'auto'")
     for flag in ("learning-rate", "beta", "count-epsilon", "clip-norm", "proximal-weight"):
         yield _flag(flag, "inf", _key(flag))
     for flag in WORDS:
@@ -182,6 +185,8 @@ def _combinations() -> Iterator[Case]:
         ("--method", "fedprox+scaffold"): ("fedprox", "scaffold"),
         ("--method", "fedpals+afl"): ("fedpals", "afl"),
         ("--method", "fedpals", "--ess", "0.5", "--lam", "1"): ("ess", "lam"),
+        ("--method", "fedpals", "--ess", "auto", "--lam", "1"): ("ess", "lam"),
+        ("--method", "fedavg", "--ess", "auto"): ("ess",),
         ("--method", ""): ("method",),
         ("--method", ","): ("method",),
         ("--method", "fedavg+"): ("method",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr.app import Context
 
 from fedpals.flower import Trainee, client_app
-from fedpals_app.config import given, worker
+from fedpals_app.config import held_out, worker
 
 
 def load(context: Context) -> Trainee:
@@ -14,9 +14,8 @@ def load(context: Context) -> Trainee:
     number = int(context.node_config["partition-id"])
     client = w.client(number)
     # Where it is set, the server estimates after every round what the model is worth in the target.
-    share = given(context.run_config).get("held_out")
-    held_out = None if share is None else float(share)
-    return Trainee(w.model, client.x, client.y, client.labels, w.run.plan, number, w.run.seed, held_out)
+    share = held_out(context.run_config)
+    return Trainee(w.model, client.x, client.y, client.labels, w.run.plan, number, w.run.seed, share)
 
 
 app = client_app(load)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from fedpals.engine.metrics import metrics
 from fedpals.flower import strategy
 from fedpals.shift import Head
-from fedpals_app.config import given, worker
+from fedpals_app.config import given, held_out, worker
 
 app = ServerApp()
 
@@ -49,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
     initial = ArrayRecord(dict(w.model.network.state_dict()))
     result = method.start(grid, initial, run.server.rounds, float(config["timeout"]), evaluate_fn=evaluate)
     arrays = result.arrays
-    if "held_out" in config:
+    if held_out(config) is not None:
         arrays, layer = method.with_recommended_layer()
         log(INFO, "With the recommended layer: accuracy %.4f", evaluate(run.server.rounds, arrays, layer)["accuracy"])
     if "out" in config:

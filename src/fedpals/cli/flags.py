@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
@@ -78,7 +78,8 @@ def _extra(key: RunKey) -> Mapping[str, Any]:
 def _plain(kind: Any) -> Any:
     """Return what the command line parses: whole numbers, numbers, or text, which the run then checks."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return next((k for k in kinds if k in (int, float)), str)
+    has_words = any(get_origin(k) is Literal for k in kinds)
+    return str if has_words else next((k for k in kinds if k in (int, float)), str)
 
 
 def with_run_flags(command: Callable[..., None]) -> Callable[..., None]:

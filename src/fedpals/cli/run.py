@@ -165,9 +165,20 @@ def compute(runs: Sequence[Run], settings: SweepSettings, console: Console) -> S
                 "features and held-out samples."
             )
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
+    print_choices(finished, console)
     warn_of_divergence(outcome.records, console)
     exit_unless_finished(outcome, runs, console)
     return outcome.records
+
+
+def print_choices(records: Sequence[Record], console: Console) -> None:
+    """Say which ESS the runs chose that choose it while training, and why."""
+    from fedpals.study.study import Study
+
+    for task in dict.fromkeys(record.run.data.name for record in records):
+        study = Study(tuple(record for record in records if record.run.data.name == task))
+        for title, sentence in study.choices().items():
+            console.print(f"[dim]{escape(title)}: {sentence}[/dim]", soft_wrap=True)
 
 
 def _print_study(records: Sequence[Record], console: Console) -> None:

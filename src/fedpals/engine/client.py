@@ -7,7 +7,7 @@ hooks of a `ClientRule`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -25,6 +25,7 @@ from fedpals.labels import Indices, Vector
 from fedpals.methods import ClientRule
 from fedpals.rng import generator, integer_seed
 from fedpals.shift import FeatureSums, HeldOutFeatures, Tally
+from fedpals.shift.candidates import Comparison
 from fedpals.shift.gaussian import WIDEST
 
 
@@ -83,6 +84,15 @@ class Client:
         """Add up what the network, as it is, makes of the samples held out."""
         x, y = self._held_out()
         return Tally.of(y.cpu().numpy(), model.logits(x).double().cpu().numpy())
+
+    def compare(self, model: FlatModel, vectors: Sequence[Tensor]) -> Comparison:
+        """Add up what the network makes of the samples held out, with each of several parameters."""
+        x, y = self._held_out()
+        outputs = []
+        for vector in vectors:
+            model.load(vector)
+            outputs.append(model.logits(x).double().cpu().numpy())
+        return Comparison.of(y.cpu().numpy(), outputs)
 
     def feature_sums(self, model: FlatModel) -> FeatureSums:
         """Add up what the network's last layer sees of the samples to train with."""

@@ -36,10 +36,15 @@ class Evaluator:
     def __init__(self, model: FlatModel, samples: Mapping[Part, tuple[Tensor, Indices]]) -> None:
         self.model, self.samples = model, samples
 
-    def logits(self, vector: Tensor) -> dict[Part, Vector]:
-        """Return the outputs of the parameters ``vector``, (n, K) for every part."""
+    def logits(self, vector: Tensor, known: Outputs | None = None) -> dict[Part, Vector]:
+        """Return the outputs of the parameters ``vector``, (n, K) for every part; ``known`` are some of them."""
+        done = known or {}
+        return {part: done[part] if part in done else self.outputs(vector, x) for part, (x, _) in self.samples.items()}
+
+    def outputs(self, vector: Tensor, x: Tensor) -> Vector:
+        """Return the outputs of the parameters ``vector`` for inputs, (n, K)."""
         self.model.load(vector)
-        return {part: self.model.logits(x).double().cpu().numpy() for part, (x, _) in self.samples.items()}
+        return np.asarray(self.model.logits(x).double().cpu().numpy())
 
     def features(self, vector: Tensor) -> dict[Part, Vector]:
         """Return what the last layer sees, (n, d) for every part; d = 0 where that layer is not linear."""

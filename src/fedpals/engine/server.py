@@ -15,12 +15,13 @@ from torch import Tensor
 
 from fedpals.engine.client import Update
 from fedpals.engine.refusal import why_refused
-from fedpals.engine.round import Refusal, Round
+from fedpals.engine.round import EssChoice, Refusal, Round
 from fedpals.engine.state import ServerState
-from fedpals.errors import FedpalsError
+from fedpals.errors import FedpalsError, InputError
 from fedpals.labels import Indices, LabelCounts, Vector
 from fedpals.methods import ClientRule, Method
 from fedpals.rng import generator
+from fedpals.shift.candidates import CandidateLosses, Comparison
 from fedpals.shift.prior import prior_shift
 
 _WARM_UP_ROUNDS = 5
@@ -35,6 +36,8 @@ Train = Callable[[Sequence[int]], Iterable[Update | str]]
 """Trains clients; for each in order its update, or why there is none."""
 Losses = Callable[[Sequence[int]], Iterable[float]]
 """The losses of the global parameters at clients; NaN where a client does not say."""
+Compare = Callable[[Sequence[int], Sequence[Tensor]], Comparison | None]
+"""Compares parameters on samples that clients held out; None where nobody did."""
 
 
 class Server:
@@ -58,7 +61,7 @@ class Server:
         self.momentum, self.averaging = momentum, averaging
         if state.weighting is None:
             state.weighting = method.weighting.start(counts)
-        self._last_weights: tuple[Indices, Vector] | None = None
+        self._last_candidates: tuple[Indices, Sequence[Vector]] | None = None
         self._rule_vector: Tensor | None = None
 
     def admit(self, counts: LabelCounts) -> None:
@@ -71,12 +74,12 @@ class Server:
             share = start[mixture.size :]
             self.state.weighting = np.concatenate([mixture * (1.0 - share.sum()), share])
         self.counts = counts
-        self._last_weights = self._rule_vector = None
+        self._last_candidates = self._rule_vector = None
 
     def set_target(self, target: Vector) -> None:
         """Take another T from the next round on."""
         self.target = target
-        self._last_weights = self._rule_vector = None
+        self._last_candidates = self._rule_vector = None
 
     def participants(self, number: int, present: Indices | None = None) -> Indices:
         """Draw the clients of a round, in ascending order; clients without samples have nothing to say.
@@ -96,33 +99,33 @@ class Server:
         return np.sort(rng.choice(able, count, replace=False))
 
     def weigh(self, participants: Indices) -> Vector:
-        """Return α for ``participants``; solved once as long as they stay the same."""
-        weighting = self.method.weighting
-        last = self._last_weights
-        if last is not None and not weighting.needs_losses and np.array_equal(last[0], participants):
-            return last[1]
-        alpha = weighting.weigh(self.counts, self.target, participants, self.state.weighting)
-        self._last_weights = participants, alpha
-        return alpha
+        """Return α for ``participants``: of the candidates the one that was chosen last."""
+        candidates = self._candidates(participants)
+        return candidates[self._position(candidates)]
+
+    def weighed(self, participants: Indices) -> Indices:
+        """Return those of ``participants`` that are trained in the next round: they have weight in a candidate."""
+        return participants[np.any(self._candidates(participants), axis=0)]
 
     def achieved(self, done: Round) -> tuple[float, float]:
         """Return ‖T − Σ α_i S_i‖² and the ESS, a fraction of the participants' samples, of a round."""
-        counts, used = self.counts.subset(done.participants), done.alpha > 0
-        mix = np.asarray(done.alpha @ counts.marginals)
-        variance = float((np.square(done.alpha[used]) / counts.sizes[used]).sum())
-        return float(np.square(self.target - mix).sum()), 1.0 / (variance * counts.total)
+        mix = np.asarray(done.alpha @ self.counts.subset(done.participants).marginals)
+        return float(np.square(self.target - mix).sum()), self._ess(done.participants, done.alpha)
 
-    def advance(self, participants: Indices, train: Train, losses: Losses) -> Round:
+    def advance(self, participants: Indices, train: Train, losses: Losses, compare: Compare | None = None) -> Round:
         """Compute one round. The state changes only if all went well."""
         state, number = self.state, self.state.round + 1
-        alpha, participants, updates, refused = self._collect(number, participants, train)
+        candidates, participants, updates, refused = self._collect(number, participants, train)
+        moves = [self._move(average) for average in self._aggregate(participants, candidates, updates)]
+        chosen, choice = self._choose(participants, candidates, [vector for vector, _ in moves], compare)
+        alpha, (vector, velocity) = candidates[chosen], moves[chosen]
         weights = dict(zip(participants.tolist(), alpha.tolist(), strict=True))
         used = [i for i, a in weights.items() if a > 0]
-        average = self._aggregate(weights, updates)
-        vector, velocity = self._move(average)
         mix = label_mix(self.method.rule, self.counts, self.target, participants, alpha)
         weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
         state.round, state.vector, state.weighting = number, vector, weighting
+        if len(candidates) > 1:
+            state.position = chosen
         state.velocity, state.average = velocity, self._average(number, vector)
         state.clients |= {i: u.state for i, u in sorted(updates.items()) if u.state is not None}
         self._rule_vector = None
@@ -130,7 +133,8 @@ class Server:
         del state.mixes[: -rounds_per_pass(self.participation)]
         client_losses = {i: math.nan if (loss := updates[i].loss) is None else loss for i in used}
         loss = float(sum(weights[i] * client_losses[i] for i in used))
-        return Round(number, participants, alpha, len(used), loss, tuple(refused))
+        trained = int(np.any(candidates, axis=0).sum())
+        return Round(number, participants, alpha, trained, loss, tuple(refused), choice)
 
     @property
     def rule_vector(self) -> Tensor | None:
@@ -159,16 +163,17 @@ class Server:
 
     def _collect(
         self, number: int, participants: Indices, train: Train
-    ) -> tuple[Vector, Indices, dict[int, Update], list[Refusal]]:
-        """Train every participant that has weight; refuse what cannot be used and weigh the rest afresh."""
+    ) -> tuple[Sequence[Vector], Indices, dict[int, Update], list[Refusal]]:
+        """Train every participant that has weight in a candidate; refuse what cannot be used, weigh the rest afresh."""
         updates: dict[int, Update] = {}
         refused: list[Refusal] = []
         rule_vector = next(iter(self.state.clients.values()), None)
         while participants.size:
-            alpha = self.weigh(participants)
-            missing = [i for i, a in zip(participants.tolist(), alpha, strict=True) if a > 0 and i not in updates]
+            candidates = self._candidates(participants)
+            weighed = participants[np.any(candidates, axis=0)].tolist()
+            missing = [i for i in weighed if i not in updates]
             if not missing:
-                return alpha, participants, updates, refused
+                return candidates, participants, updates, refused
             for i, update in zip(missing, train(missing), strict=True):
                 reason = update if isinstance(update, str) else why_refused(update, self.state.vector, rule_vector)
                 if isinstance(update, Update) and reason is None:
@@ -180,14 +185,55 @@ class Server:
         reasons = "; ".join(f"client {refusal.client}: {refusal.reason}" for refusal in refused[:3])
         raise DivergedError(f"round {number}: no client returned a usable update ({reasons or 'nobody took part'})")
 
-    def _aggregate(self, alpha: Mapping[int, float], updates: Mapping[int, Update]) -> Tensor:
-        """Σ α_i w_i in the order of the clients, in double precision; then the rule's server step."""
+    def _candidates(self, participants: Indices) -> Sequence[Vector]:
+        """Return all weights to choose from; solved once as long as the participants stay the same."""
+        weighting, last = self.method.weighting, self._last_candidates
+        if last is not None and not weighting.needs_losses and np.array_equal(last[0], participants):
+            return last[1]
+        candidates = weighting.candidates(self.counts, self.target, participants, self.state.weighting)
+        self._last_candidates = participants, candidates
+        return candidates
+
+    def _position(self, candidates: Sequence[Vector]) -> int:
+        """Return the number of the candidate that was chosen last; FedAvg's, the last, before the first choice."""
+        position = self.state.position
+        return len(candidates) - 1 if position is None or len(candidates) == 1 else position
+
+    def _choose(
+        self, participants: Indices, candidates: Sequence[Vector], vectors: Sequence[Tensor], compare: Compare | None
+    ) -> tuple[int, EssChoice | None]:
+        """Return the number of the best of ``candidates``, and why; the last choice if nobody compares them."""
+        if not self.method.weighting.chooses:
+            return 0, None
+        ess = tuple(self._ess(participants, alpha) for alpha in candidates)
+        comparison = compare(participants.tolist(), vectors) if compare is not None and len(vectors) > 1 else None
+        try:
+            losses = None if comparison is None else CandidateLosses.of(comparison, self.target)
+        except InputError:  # nobody who answered has a label of the target
+            losses = None
+        if losses is None:
+            last = self._position(candidates)
+            return last, EssChoice(ess[last])
+        values, errors = (tuple(numbers.tolist()) for numbers in (losses.value, losses.errors))
+        return losses.best, EssChoice(ess[losses.best], ess, values, errors)
+
+    def _ess(self, participants: Indices, alpha: Vector) -> float:
+        """Return 1/Σ(α_i²/n_i) as a fraction of the participants' samples."""
+        sizes, used = self.counts.sizes[participants], alpha > 0
+        return 1.0 / float((np.square(alpha[used]) / sizes[used]).sum() * sizes.sum())
+
+    def _aggregate(
+        self, participants: Indices, candidates: Sequence[Vector], updates: Mapping[int, Update]
+    ) -> list[Tensor]:
+        """Σ α_i w_i in the order of the clients, in double precision, for every α; then the rule's server step."""
         start = self.state.vector
-        total = torch.zeros_like(start, dtype=torch.float64)
-        for i in sorted(alpha):
-            if alpha[i] > 0:
-                total.add_(updates[i].vector.double(), alpha=alpha[i])
-        return self.method.rule.step(start, total.to(start.dtype))
+        totals = [torch.zeros_like(start, dtype=torch.float64) for _ in candidates]
+        for i, shares in zip(participants.tolist(), np.transpose(candidates).tolist(), strict=True):
+            vector = updates[i].vector.double() if any(shares) else None
+            for total, share in zip(totals, shares, strict=True):
+                if vector is not None and share > 0:
+                    total.add_(vector, alpha=share)
+        return [self.method.rule.step(start, total.to(start.dtype)) for total in totals]
 
     def _move(self, average: Tensor) -> tuple[Tensor, Tensor | None]:
         """v_t = m v_{t−1} + (Σ α_i w_i − w_{t−1}), w_t = w_{t−1} + v_t (Hsu et al., 2019); or plainly Σ α_i w_i."""

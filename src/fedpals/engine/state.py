@@ -29,6 +29,8 @@ class ServerState:
     clients: dict[int, Tensor] = field(default_factory=dict)
     """The rule's vectors of clients."""
     weighting: Vector | None = None
+    position: int | None = None
+    """Number of the weights that were chosen last, where the weighting has several."""
     mixes: list[Vector] = field(default_factory=list)
     """p_α of the last rounds, as many as it takes every client to have its turn."""
 
@@ -60,7 +62,7 @@ class ServerState:
             tensors["weighting"] = torch.from_numpy(self.weighting)
         if self.mixes:
             tensors["mixes"] = torch.from_numpy(np.array(self.mixes))
-        return tensors, {"round": self.round}
+        return tensors, {"round": self.round} | ({} if self.position is None else {"position": self.position})
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
@@ -72,5 +74,6 @@ class ServerState:
             average=tensors.get("average"),
             clients={int(name[7:]): t for name, t in tensors.items() if name.startswith("client/")},
             weighting=tensors["weighting"].numpy() if "weighting" in tensors else None,
+            position=facts.get("position"),
             mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],
         )

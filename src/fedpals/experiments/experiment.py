@@ -35,6 +35,7 @@ View: TypeAlias = Literal[
     "distance",
     "heatmap",
     "dynamics",
+    "ess",
     "weights",
     "labels",
     "simplex",

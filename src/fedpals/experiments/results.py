@@ -89,6 +89,8 @@ class Summary(BaseModel):
     """Settings of the run, as flat keys."""
     selected: dict[Evaluation, SelectedRound]
     curves: Curves = Field(default_factory=dict)
+    ess: list[float] = Field(default_factory=list)
+    """ESS of every round, where it was chosen while training."""
     federation: FinalView | None = None
     tallies: list[dict[str, Any]] = Field(default_factory=list)
     """Tally of every client on its held-out samples."""
@@ -134,6 +136,7 @@ class Summary(BaseModel):
             run=planned.run.keys(),
             selected={name: replace(best, clients=None) for name, best in result.selected.items()},
             curves=_curves(lines, metric) if whole else {},
+            ess=[round(line.choice.ess, _DIGITS) for line in lines if line.choice] if whole else [],
             federation=FinalView.of(record.server_view()) if whole else None,
             tallies=[t.to_json() for t in record.tallies()] if whole and planned.run.knowledge.held_out else [],
             projection_distance=result.projection_distance,

@@ -132,6 +132,11 @@ def client_app(load: Callable[[Context], Trainee]) -> ClientApp:
         trainee = load_with_arrays(content, context)
         return messages.sums(trainee.client.tally(trainee.model))
 
+    def compare(content: RecordDict, context: Context) -> RecordDict:
+        trainee = load(context)
+        vectors = [trainee.load(arrays) for arrays in messages.read_candidates(content)]
+        return messages.sums(trainee.client.compare(trainee.model, vectors))
+
     def feature_sums(content: RecordDict, context: Context) -> RecordDict:
         return messages.sums(load_with_arrays(content, context).feature_sums())
 
@@ -142,6 +147,7 @@ def client_app(load: Callable[[Context], Trainee]) -> ClientApp:
     _answer(app, messages.LABELCOUNTS, introduce)
     _answer(app, messages.LOSS, loss)
     _answer(app, messages.TALLY, tally)
+    _answer(app, messages.COMPARISON, compare)
     _answer(app, messages.FEATURESUMS, feature_sums)
     _answer(app, messages.FEATURES, held_out_features)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
+from torch import Tensor
 
 from fedpals.engine.last_layer import gaussian_layer, recommended_layer
 from fedpals.engine.refusal import Refused
@@ -27,6 +28,7 @@ from fedpals.shift import (
     pooled,
     target_accuracy,
 )
+from fedpals.shift.candidates import Comparison, pooled_comparison
 from fedpals.shift.gaussian import WIDEST
 
 _log = logging.getLogger("flwr")
@@ -49,7 +51,7 @@ def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float
             raise Refused(f"a tally of {samples:g} samples, but it holds {members[row].held_out} out")
 
     rows = [row for row in rows if members[row].held_out]
-    tallies = _collect(session, Tally, messages.TALLY, rows, key, check)
+    tallies = _collect(session, Tally, messages.TALLY, rows, RecordDict({key: session.model}), check)
     if not tallies:
         return {}
     state.tallies = tallies
@@ -72,6 +74,39 @@ def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float
         100 * (1 - accuracy.unseen_share),
     )
     return metrics
+
+
+def check_choice(session: Session) -> None:
+    """Raise `InputError` if candidates cannot be compared: nobody holds samples out, or a wrapper adds noise."""
+    if session.wrapped:
+        raise InputError(
+            "ess is 'auto', but clients would see the candidates without the wrapper's noise; give a number, as ess=0.5"
+        )
+    if not any(member.held_out for member in session.roster.members):
+        raise InputError(
+            "ess is 'auto', but no client holds samples out to choose with: let them, as in "
+            "Trainee(..., held_out=0.1), or give a number, as ess=0.5"
+        )
+
+
+def compare(session: Session, rows: Sequence[int], vectors: Sequence[Tensor]) -> Comparison | None:
+    """Ask clients that hold samples out to compare models; None if nobody answers."""
+    members, shape = session.roster.members, (session.roster.labels, len(vectors))
+
+    def check(row: int, comparison: Comparison) -> None:
+        if comparison.loss.shape != shape:
+            raise Refused(f"a comparison of {comparison.loss.shape} labels × models instead of {shape}")
+        _check_bound(session, samples := float(comparison.samples.sum(dtype=float)))
+        if samples != members[row].held_out:
+            raise Refused(f"a comparison on {samples:g} samples, but it holds {members[row].held_out} out")
+
+    rows = [row for row in rows if members[row].held_out]
+    content = messages.candidates([session.layout.record(vector) for vector in vectors])
+    answers = _collect(session, Comparison, messages.COMPARISON, rows, content, check)
+    if not answers:
+        _log.warning("round %d: no client compares candidates; the ESS stays the same", session.state.round + 1)
+        return None
+    return pooled_comparison([answers[row] for row in rows if row in answers])
 
 
 def best(session: Session) -> BestModel:
@@ -116,7 +151,7 @@ def with_recommended_layer(session: Session, rows: Sequence[int], key: str) -> t
             raise Refused(f"label {answer.labels.max()}, but there are only {labels} labels")
 
     holders = [row for row in rows if members[row].held_out]
-    answers = _collect(session, HeldOutFeatures, messages.FEATURES, holders, key, check)
+    answers = _collect(session, HeldOutFeatures, messages.FEATURES, holders, RecordDict({key: session.model}), check)
     if not answers:
         raise InputError(
             "no client sent features of held-out samples: hold samples out, as in Trainee(..., held_out=0.1)"
@@ -153,7 +188,7 @@ def _gaussian_head(session: Session, rows: Sequence[int], key: str, width: int) 
         _check_bound(session, float(answer.samples.sum(dtype=float)))
         session.roster.unchanged(row, answer.samples.tolist())
 
-    sums = _collect(session, FeatureSums, messages.FEATURESUMS, rows, key, check)
+    sums = _collect(session, FeatureSums, messages.FEATURESUMS, rows, RecordDict({key: session.model}), check)
     return gaussian_layer(list(sums.values()), session.server)
 
 
@@ -169,14 +204,14 @@ def _collect(
     kind: type[messages.Sums],
     question: str,
     rows: Sequence[int],
-    key: str,
+    content: RecordDict,
     check: Callable[[int, messages.Sums], None],
 ) -> dict[int, messages.Sums]:
-    """Ask clients about the model; return their answers by row; ``check`` raises `Refused` for an impossible answer."""
+    """Ask clients about models; return their answers by row; ``check`` raises `Refused` for an impossible answer."""
     answers: dict[int, messages.Sums] = {}
     if not rows:
         return answers
-    for row, reply in session.ask(question, rows, RecordDict({key: session.model})).items():
+    for row, reply in session.ask(question, rows, content).items():
         try:
             answer = messages.read_sums(reply, kind)
             check(row, answer)

@@ -23,19 +23,21 @@ from fedpals.errors import InputError
 from fedpals.flower.arrays import Layout, load, pack, unpack
 from fedpals.methods import METHODS, ClientRule
 from fedpals.shift import FeatureSums, HeldOutFeatures, Tally
+from fedpals.shift.candidates import Comparison
 
 Value = TypeVar("Value")
-Sums = TypeVar("Sums", Tally, FeatureSums, HeldOutFeatures)
+Sums = TypeVar("Sums", Tally, Comparison, FeatureSums, HeldOutFeatures)
 
 LABELCOUNTS = "query.labelcounts"
 LOSS = "query.loss"
 TALLY = "query.tally"
+COMPARISON = "query.comparison"
 FEATURESUMS = "query.featuresums"
 FEATURES = "query.features"
 
 _PREFIX = "fedpals."
-_RULE, _SERVER, _CLIENT, _COUNTS, _SUMS = (
-    _PREFIX + name for name in ("rule", "server", "client", "labelcounts", "sums")
+_RULE, _SERVER, _CLIENT, _COUNTS, _SUMS, _CANDIDATE = (
+    _PREFIX + name for name in ("rule", "server", "client", "labelcounts", "sums", "candidate")
 )
 
 
@@ -186,8 +188,19 @@ def read_loss(content: RecordDict) -> float:
     return metrics_of(content).get("loss", math.nan)
 
 
-def sums(values: Tally | FeatureSums | HeldOutFeatures) -> RecordDict:
-    """Return the reply to `TALLY`, `FEATURESUMS` or `FEATURES`: one array per field."""
+def candidates(models: Sequence[ArrayRecord]) -> RecordDict:
+    """Return the question `COMPARISON`: several models, in ascending order of ESS."""
+    return RecordDict({f"{_CANDIDATE}{number}": arrays for number, arrays in enumerate(models)})
+
+
+def read_candidates(content: RecordDict) -> list[ArrayRecord]:
+    """Return the models of a question `COMPARISON`, in their order."""
+    models = content.array_records
+    return [models[f"{_CANDIDATE}{number}"] for number in range(len(models))]
+
+
+def sums(values: Tally | Comparison | FeatureSums | HeldOutFeatures) -> RecordDict:
+    """Return the reply to `TALLY`, `COMPARISON`, `FEATURESUMS` or `FEATURES`: one array per field."""
     arrays = {field.name: Array(np.asarray(getattr(values, field.name))) for field in fields(values)}
     return RecordDict({_SUMS: ArrayRecord(arrays)})
 

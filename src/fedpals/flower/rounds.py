@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +216,10 @@ class LabelAware(strategy.FedAvg):
         session.grid, session.arrays = grid, arrays
         session.config = ConfigRecord({**config, "server-round": number})
         session.participants = server.participants(number, session.roster.present)
-        alpha = server.weigh(session.participants)
+        if self.method.weighting.chooses:
+            heldout.check_choice(session)
         _log.info("configure_train: %d of %d clients take part", session.participants.size, len(session.roster.members))
-        return self._jobs(session, session.participants[alpha > 0].tolist())
+        return self._jobs(session, server.weighed(session.participants).tolist())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -248,7 +250,8 @@ class LabelAware(strategy.FedAvg):
             return values
 
         try:
-            result = session.server.advance(session.participants, train, losses)
+            compare = partial(heldout.compare, session)
+            result = session.server.advance(session.participants, train, losses, compare)
         except DivergedError as error:
             raise DivergedError(f"{error}; {self._remedy(session)}") from None
         self.rounds.append(result)

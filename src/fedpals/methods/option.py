@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import Field, field, fields
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, cast, get_type_hints
 
 import pydantic
@@ -12,7 +12,9 @@ from pydantic.fields import FieldInfo
 T = TypeVar("T")
 
 _KEY = "key"
-_type_hints = cache(get_type_hints)  # to evaluate them takes a while, and an experiment asks thousands of times
+_type_hints = cache(
+    partial(get_type_hints, include_extras=True)
+)  # to evaluate them takes a while, and an experiment asks thousands of times
 
 
 def option(

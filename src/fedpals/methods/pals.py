@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field
 
 from fedpals.errors import InputError
 from fedpals.labels import Indices, LabelCounts, Vector
 from fedpals.methods.option import option
 from fedpals.methods.weighting import Weighting
-from fedpals.weights import solve
+from fedpals.weights import ess_grid, solve
 from fedpals.weights.uncertainty import WeightUncertainty, weight_uncertainty
+
+Ess: TypeAlias = Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
+_CANDIDATES = 4
+"""Weights that auto chooses from, from λ → 0⁺ to FedAvg."""
+_FEDAVG_ESS = 0.999
+"""ESS of λ → 0⁺ above which all weights are practically FedAvg's."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +30,11 @@ class Pals(Weighting):
     name: ClassVar[str] = "pals"
     needs_target: ClassVar[bool] = True
     lam: float | None = option(None, "λ of FedPALS; what ess leads to unless given", symbol="λ", ge=0)
-    ess: float | None = option(
-        None, "Effective sample size of FedPALS instead of λ; 0.5 where neither is given", symbol="ESS", gt=0, le=1
+    ess: Ess | None = option(  # noqa: RUF009 -- a field, as all options
+        None,
+        "Effective sample size of FedPALS instead of λ, or auto: chosen while training on samples that clients hold "
+        "out; 0.5 where neither is given",
+        symbol="ESS",
     )
     """As a fraction of the participants' samples."""
 
@@ -32,10 +45,30 @@ class Pals(Weighting):
             object.__setattr__(self, "ess", 0.5)
 
     def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
-        """Solve the paper's equation for the participants."""
+        """Solve the paper's equation for the participants; FedAvg's weights as long as nothing is chosen."""
         del state
-        return solve(counts.subset(participants), target, lam=self.lam, ess=self.ess).alpha
+        ess = 1.0 if self.ess == "auto" else self.ess
+        return solve(counts.subset(participants), target, lam=self.lam, ess=ess).alpha
 
-    def uncertainty(self, counts: LabelCounts, target: Vector, epsilon: float, seed: int) -> WeightUncertainty:
-        """Repeat the noise and solve again."""
+    @property
+    def chooses(self) -> bool:
+        """Whether the ESS is chosen while training."""
+        return self.ess == "auto"
+
+    def candidates(
+        self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None
+    ) -> Sequence[Vector]:
+        """Return weights at equally spaced ESS, from that of λ → 0⁺ to FedAvg's; FedAvg's only if there is no other."""
+        if not self.chooses:
+            return super().candidates(counts, target, participants, state)
+        some = counts.subset(participants)
+        lowest, fedavg = (solve(some, target, lam=lam) for lam in (0.0, math.inf))
+        if lowest.ess > _FEDAVG_ESS:
+            return [fedavg.alpha]
+        return [w.alpha for w in (lowest, *ess_grid(some, target, _CANDIDATES - 2), fedavg)]
+
+    def uncertainty(self, counts: LabelCounts, target: Vector, epsilon: float, seed: int) -> WeightUncertainty | None:
+        """Repeat the noise and solve again; unknown where the ESS is chosen from round to round."""
+        if self.ess == "auto":
+            return None
         return weight_uncertainty(counts, target, epsilon, seed, lam=self.lam, ess=self.ess)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,6 +25,11 @@ class Weighting:
     needs_losses: ClassVar[bool] = False
     """Whether every participant must report the loss of the global parameters, even at weight 0."""
 
+    @property
+    def chooses(self) -> bool:
+        """Whether there may be several candidates, for which clients must hold samples out."""
+        return False
+
     def start(self, counts: LabelCounts) -> Vector | None:
         """Return the state before the first round."""
         del counts
@@ -34,6 +40,12 @@ class Weighting:
         del target, state
         sizes = counts.sizes[participants]
         return np.asarray(sizes / sizes.sum())
+
+    def candidates(
+        self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None
+    ) -> Sequence[Vector]:
+        """Return the weights to choose from, in ascending order of ESS; the clients' held-out samples choose."""
+        return [self.weigh(counts, target, participants, state)]
 
     def learn(self, state: Vector | None, participants: Indices, losses: Vector) -> Vector | None:
         """Return the state after a round in which the global parameters had ``losses`` at ``participants``."""

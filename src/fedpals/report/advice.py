@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedpals.labels import Vector
@@ -13,6 +15,8 @@ _SMALL_MISMATCH = 0.05
 """Share of wrong samples that hardly affects a model."""
 _LOW_ESS = 0.25
 """Effective sample size, as a fraction, below which there is a warning."""
+_SAME_ESS = 0.05
+"""Difference of effective sample sizes that is not worth a word."""
 _NAMED_LABELS = 3
 """Number of labels named in a sentence."""
 
@@ -89,6 +93,24 @@ def advice(weights: Weights) -> str:
     if after > _SMALL_MISMATCH:
         return f"{effect}, which is about the best that these clients allow, and they keep the effect of {samples}."
     return f"{effect}, and they keep the effect of {samples}: use them."
+
+
+def choice_sentence(ess: Sequence[float]) -> str:
+    """Say which effective sample sizes were chosen in the rounds of a training, and why.
+
+    >>> choice_sentence([0.42, 0.41, 0.41, 0.41])
+    "The ESS was 41 %: weights nearer to the target's labels had a smaller estimated target loss than FedAvg's."
+    """
+    early, late = float(np.median(ess[: max(1, len(ess) // 4)])), float(np.median(ess[-max(1, len(ess) // 4) :]))
+    if abs(early - late) < _SAME_ESS:
+        change = f"was {_percent(late)}"
+    else:
+        change = f"{'fell' if late < early else 'rose'} from {_percent(early)} to {_percent(late)}"
+    if late > 1 - _SAME_ESS:
+        reason = "no other weights had a clearly smaller estimated target loss than FedAvg's"
+    else:
+        reason = "weights nearer to the target's labels had a smaller estimated target loss than FedAvg's"
+    return f"The ESS {change}: {reason}."
 
 
 def _absent_labels(weights: Weights) -> list[str]:

@@ -32,7 +32,7 @@ EVALUATIONS = {
     Evaluation.CCVR: "last layer by CCVR, no target data",
 }
 """Evaluations that tables show, and their titles."""
-_RUN_VIEWS: list[View] = ["table", "check", "dynamics", "labels", "heatmap", "weights"]
+_RUN_VIEWS: list[View] = ["table", "check", "dynamics", "ess", "labels", "heatmap", "weights"]
 """Views of runs without an experiment."""
 
 
@@ -151,10 +151,11 @@ class FinishedExperiment:
         return views
 
     def _ess(self, row: Row) -> float | None:
-        values = [
-            s.run["ess"] for s in self.runs if s.row == row.name and s.run.get("method") == "fedpals" and "ess" in s.run
-        ]
-        return float(values[0]) if values else None
+        """Return the ESS of the row's FedPALS; the last one where it was chosen while training."""
+        for s in self.runs:
+            if s.row == row.name and s.run.get("method") == "fedpals" and "ess" in s.run:
+                return s.ess[-1] if s.ess else float(s.run["ess"]) if s.run["ess"] != "auto" else None
+        return None
 
 
 def is_oracle(run: Mapping[str, Any]) -> bool:

@@ -78,6 +78,15 @@ def draw_series(ax: Axes, series: Sequence[Series], labels: Sequence[str] = (), 
     ax.set_ylim(max(low, 0), min(high, 1.01 * scale) if scale == 100 else high)  # bands may go beyond possible values
 
 
+def draw_ess(ax: Axes, series: Sequence[Series], labels: Sequence[str] = ()) -> None:
+    """Draw the effective sample size of every round, in % of the participants' samples."""
+    draw_series(ax, series, labels)
+    ax.set_ylim(0, 105)
+    ax.locator_params(axis="x", integer=True)
+    ax.set_xlabel("round")
+    ax.set_ylabel("effective sample size (%)")
+
+
 def draw_compared(ax: Axes, rows: Sequence[Compared], metric: str = "accuracy") -> None:
     """Draw two bars per method, with error bars of one standard deviation, and the paper's value as a diamond."""
     places = np.arange(len(rows))

@@ -16,12 +16,10 @@ from fedpals.methods import options_of
 from fedpals.shift import pooled, target_accuracy
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.simulation.record import Record
-from fedpals.simulation.run import DEFAULT_METHOD, Run
+from fedpals.simulation.run import DEFAULT_METHOD, HELD_OUT, Run
 from fedpals.simulation.server_view import counts_and_target
 from fedpals.weights import ess_grid, solve
 
-HELD_OUT = 0.1
-"""Share that clients hold out unless the settings say."""
 _DIGITS = 4
 """Decimals of an ESS, so that it can be typed again."""
 
@@ -76,7 +74,7 @@ def candidate(record: Record, correction: Correction = Correction.PRIOR) -> Cand
     selected = record.result().selected.get(Evaluation.of(correction, SelectedBy.ESTIMATE))
     ess = record.run.method.options.get("ess")
     scores = None if selected is None else record.lines()[selected.round - 1].scores(correction)
-    if selected is None or ess is None or scores is None or scores.clients is None:
+    if selected is None or not isinstance(ess, float) or scores is None or scores.clients is None:
         raise InputError(f"{record.path}: not a run with ess and held_out, hence no candidate")
     return Candidate(
         ess=ess,

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedpals.config import to_toml
 from fedpals.engine.metrics import HeldOutMetrics, Metrics, Scores
-from fedpals.engine.round import Refusal
+from fedpals.engine.round import EssChoice, Refusal
 from fedpals.errors import InputError
 from fedpals.files import replacing, writing
 from fedpals.shift import Tally
@@ -70,6 +70,8 @@ class RoundLine:
     seconds: float
     calibrated: Scores | None = None
     """Where clients hold samples out."""
+    choice: EssChoice | None = None
+    """Where the ESS is chosen while training."""
 
     def scores(self, correction: Correction) -> Scores | None:
         """Return what the model is worth with a correction; None where it was not evaluated."""
@@ -87,8 +89,8 @@ class RoundLine:
         for correction in Correction:
             if (parts := plain.pop(correction.value, None)) is not None:
                 evaluated[correction.value] = {part: values for part, values in parts.items() if values is not None}
-        weights, seconds = plain.pop("weights"), plain.pop("seconds")
-        return {**plain, **evaluated, "weights": weights, "seconds": seconds}
+        last = {key: value for key in ("weights", "choice", "seconds") if (value := plain.pop(key)) is not None}
+        return {**plain, **evaluated, **last}
 
 
 @cache

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
+import torch
 from torch import Tensor
 
 from fedpals.engine.client import Client, Update
@@ -23,6 +24,7 @@ from fedpals.errors import InputError
 from fedpals.labels import Vector
 from fedpals.shift import Head, HeldOutFeatures, Tally, bbse, em
 from fedpals.shift.calibration import Calibration
+from fedpals.shift.candidates import Comparison, pooled_comparison
 from fedpals.shift.estimate import NotConvergedError
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.simulation.pools import Pool
@@ -64,6 +66,8 @@ class Simulation:
             self.server.set_target(self.state.target)
         self._able = np.flatnonzero(self.federation.counts.sizes)
         self.evaluator = worker.evaluator()
+        self._compared: list[tuple[Tensor, Vector]] = []
+        """Candidates of this round, and their outputs for all samples that clients hold out."""
         self.saved_by = SelectedBy.ESTIMATE if self.federation.held_out else SelectedBy.VALIDATION
         """What selects the saved models: no target sample where clients hold samples out."""
 
@@ -80,7 +84,9 @@ class Simulation:
         started = time.perf_counter()
         number = self.state.round + 1
         try:
-            done = self.server.advance(self.server.participants(number, self._able), self._train, self._losses)
+            done = self.server.advance(
+                self.server.participants(number, self._able), self._train, self._losses, self._compare
+            )
         except DivergedError as error:
             rate = self.run.plan.learning_rate
             raise DivergedError(f"{error}; try a smaller learning_rate than {rate:g}") from None
@@ -95,6 +101,7 @@ class Simulation:
             prior=scores[Correction.PRIOR],
             calibrated=scores.get(Correction.CALIBRATED),
             weights=RoundWeights(tuple(done.participants.tolist()), tuple(done.alpha.tolist())),
+            choice=done.choice,
             seconds=round(time.perf_counter() - started, 4),
         )
 
@@ -105,9 +112,28 @@ class Simulation:
     def _losses(self, clients: Sequence[int]) -> Iterable[float]:
         return self.pool.losses([Job(self.state.round + 1, i, self.state.vector) for i in clients])
 
+    def _compare(self, clients: Sequence[int], vectors: Sequence[Tensor]) -> Comparison | None:
+        """Compare parameters on the samples that clients held out; None where they have none."""
+        if Part.CLIENTS not in self.evaluator.samples:
+            return None
+        x, y = self.evaluator.samples[Part.CLIENTS]
+        ends = np.cumsum([indices.size for indices in self.federation.held_out])
+        rows = [np.arange(ends[i] - self.federation.held_out[i].size, ends[i]) for i in clients]
+        own = np.concatenate(rows)
+        inputs = x if own.size == len(y) else x[torch.from_numpy(own)]
+        logits = [self.evaluator.outputs(vector, inputs) for vector in vectors]
+        self._compared = list(zip(vectors, logits, strict=True)) if inputs is x else []
+        cuts = np.cumsum([part.size for part in rows])[:-1]
+        by_client = zip(*(np.split(values, cuts) for values in logits), strict=True)
+        told = [Comparison.of(y[part], values) for part, values in zip(rows, by_client, strict=True) if part.size]
+        return pooled_comparison(told) if told else None
+
     def _evaluate(self) -> dict[Correction, Scores]:
         """Evaluate the model in every way, and keep the round where it is the best so far."""
-        logits = self.evaluator.logits(self.state.model)
+        model = self.state.model
+        known = next((outputs for vector, outputs in self._compared if vector is model), None)
+        logits = self.evaluator.logits(model, {} if known is None else {Part.CLIENTS: known})
+        self._compared = []
         if self.run.knowledge.target_estimate is not None:
             self._estimate_target(logits)
         target, shift = self.server.target, self.server.prior_shift

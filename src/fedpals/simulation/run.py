@@ -30,6 +30,8 @@ from fedpals.methods.own import UnavailableRule, UnavailableWeighting
 from fedpals.shift.evaluation import RIVAL_HEADS, Correction
 
 DEFAULT_METHOD = "fedpals"
+HELD_OUT = 0.1
+"""Share that clients hold out to choose the ESS with, unless told otherwise."""
 OWN_HELD_OUT = 0.2
 """Share that clients hold out, unless told otherwise, where nobody has samples of the target to select rounds with."""
 
@@ -237,6 +239,8 @@ class Run:
         server = build(partial(validated, ServerPlan), ServerPlan.model_fields)
         if task is not None and task.own_clients:
             given.setdefault("held_out", OWN_HELD_OUT)  # what else could a round be selected with?
+        if method is not None and method.weighting.chooses:
+            given.setdefault("held_out", HELD_OUT)
         knowledge = build(partial(validated, Knowledge), Knowledge.model_fields)
         seed = build(partial(validated, Seed), Seed.model_fields)
         if not (task and method and network and plan and server and knowledge and seed):

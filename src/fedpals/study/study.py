@@ -72,10 +72,14 @@ class Study:
         return list(self._history())
 
     def plot(self, metric: str = "accuracy", *, correction: str = "raw", ax: Axes | None = None) -> Axes:
-        """Draw learning curves, mean and one standard deviation over seeds; return matplotlib's axes."""
-        _check(metric)
+        """Draw learning curves, mean and one standard deviation over seeds; return matplotlib's axes.
+
+        ``metric`` may also be "ess": the effective sample size of every round, where it was chosen while training.
+        """
+        if metric != "ess":
+            _check(metric)
         from fedpals.report.figures import new_figure
-        from fedpals.report.lines import Series, draw_series
+        from fedpals.report.lines import Series, draw_ess, draw_series
         from fedpals.report.looks import looks
 
         if ax is None:
@@ -85,6 +89,14 @@ class Study:
             ax = plt.subplots(figsize=(7, 4.2), layout="constrained")[1]
         kinds = {record.run.method.full_title: record.run.method.name for record in self.runs}
         known_looks = looks((title, {"method": name}) for title, name in kinds.items())
+        if metric == "ess":
+            chosen = self._chosen_ess()
+            if not chosen:
+                raise InputError("metric is 'ess', but no run chose its ESS while training; train with ess='auto'")
+            draw_ess(ax, [Series.of_rounds(known_looks[title], runs) for title, runs in chosen.items()], list(chosen))
+            ax.set_title("\n".join(self.choices().values()), fontsize="small", wrap=True)
+            ax.legend(frameon=False, fontsize="small")
+            return ax
         curves: dict[str, list[list[float]]] = {}
         for record in self.runs:
             values = [self._round_value(line.scores(Correction(correction)), metric) for line in record.lines()]
@@ -100,6 +112,24 @@ class Study:
         ax.set_ylabel(f"{what} {metric.replace('_', ' ')}" + (" (%)" if percent else ""))
         ax.legend(frameon=False, fontsize="small")
         return ax
+
+    def choices(self) -> dict[str, str]:
+        """Return a sentence for every method that chose its ESS while training: which, and why."""
+        from fedpals.report.advice import choice_sentence
+
+        return {
+            title: choice_sentence([sum(values) / len(values) for values in zip(*runs, strict=False)])
+            for title, runs in self._chosen_ess().items()
+        }
+
+    def _chosen_ess(self) -> dict[str, list[list[float]]]:
+        """Return the ESS of every round, a list per seed, of the methods that chose it while training."""
+        chosen: dict[str, list[list[float]]] = {}
+        for record in self.runs:
+            if record.run.method.weighting.chooses:
+                ess = [line.choice.ess for line in record.lines() if line.choice is not None]
+                chosen.setdefault(record.run.method.full_title, []).append(ess)
+        return chosen
 
     def best(self, *, method: str | None = None) -> TargetModel:
         """Return the model to use: of the best method and correction, that of the best seed.
@@ -151,6 +181,7 @@ class Study:
                     if scores is None:
                         continue
                     row = {"method": run.method.full_title, "seed": run.seed, "round": line.round, "loss": line.loss}
+                    row |= {} if line.choice is None else {"ess": line.choice.ess}
                     row["correction"] = correction.value
                     for part in ("validation", "test"):
                         values = getattr(scores, part)

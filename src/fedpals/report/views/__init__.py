@@ -15,6 +15,7 @@ VIEWS: Mapping[View, Callable[[FinishedExperiment], list[Exhibit]]] = {
     "distance": curves.distance,
     "heatmap": federations.heatmap,
     "dynamics": curves.dynamics,
+    "ess": curves.ess,
     "weights": federations.weights,
     "labels": labels.labels,
     "simplex": federations.simplex,

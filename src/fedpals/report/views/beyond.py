@@ -227,7 +227,7 @@ def privacy(finished: FinishedExperiment) -> list[Exhibit]:
 def _noise_effect(summary: Summary) -> tuple[float, float, float, float] | None:
     """Return misplaced weight, the server's expectation of it, and squared distances to T with and without noise."""
     view = summary.federation
-    if view is None or view.exact_counts is None or view.moved is None:
+    if view is None or view.exact_counts is None or view.moved is None:  # also where the ESS was chosen while training
         return None
     options = summary.configuration.method.options
     exact = solve(view.exact_counts, view.target, lam=options.get("lam"), ess=options.get("ess"))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpals.experiments.experiment import Row
+from fedpals.report.advice import choice_sentence
 from fedpals.report.exhibit import METRICS, Exhibit
 from fedpals.report.figures import Panel
 from fedpals.report.finished import FinishedExperiment
-from fedpals.report.lines import Series, draw_series, name_places
+from fedpals.report.lines import Series, draw_ess, draw_series, name_places
 from fedpals.report.looks import BLUE, Look
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.report.table import Spread
@@ -142,6 +143,28 @@ def dynamics(finished: FinishedExperiment) -> list[Exhibit]:
         if lines
         else []
     )
+
+
+def ess(finished: FinishedExperiment) -> list[Exhibit]:
+    """Effective sample size of every round, where it was chosen while training; a panel per row."""
+    panels, sentences = [], []
+    lines: list[list[Value | Cell]] = []
+    legend: dict[str, Look] = {}
+    for row in finished.rows:
+        chosen = {m.name: [s.ess for s in finished.members(row, m) if s.ess] for m in finished.methods}
+        chosen = {name: runs for name, runs in chosen.items() if runs}
+        if not chosen:
+            continue
+        series = [Series.of_rounds(finished.looks[name], runs) for name, runs in chosen.items()]
+        panels.append(Panel(row.name, partial(draw_ess, series=series)))
+        for name, runs in chosen.items():
+            legend[name] = finished.looks[name]
+            spreads = _by_round(runs)
+            lines += [[row.name, name, i, spread] for i, spread in enumerate(spreads, start=1)]
+            sentences.append(f"{row.name}, {name}: {choice_sentence([spread.mean for spread in spreads])}")
+    caption = " ".join(["ESS chosen on the clients' held-out samples, mean and std over seeds.", *sentences])
+    sheet = Sheet.of(["row", "method", "round", "ESS"], lines)
+    return [Exhibit("ess", "Chosen effective sample size", caption, sheet, panels, legend)] if lines else []
 
 
 def _by_round(runs: Sequence[Sequence[float]]) -> list[Spread]:

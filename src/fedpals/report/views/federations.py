@@ -47,7 +47,8 @@ def heatmap(finished: FinishedExperiment) -> list[Exhibit]:
 
 def weights(finished: FinishedExperiment) -> list[Exhibit]:
     """Weights of clients sorted by size, FedAvg's as dots, for several ESS."""
-    values = sorted({float(method.run["ess"]) for method in finished.experiment.method if "ess" in method.run})
+    given = {method.run["ess"] for method in finished.experiment.method if "ess" in method.run}
+    values = sorted(float(ess) for ess in given - {"auto"})
     exhibits = []
     for name, federation in slugs(finished.federations).items():
         solutions = _solutions(federation, values or _ESS)
