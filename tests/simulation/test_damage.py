@@ -23,7 +23,7 @@ from fedpals.simulation.simulator import simulate
 from fedpals.simulation.sweep import sweep
 
 SMALL: dict[str, Any] = {"task": "digits", "model": "logistic", "clients": 4, "samples_per_client": 30, "held_out": 0.3}
-RUN = Run.of(**SMALL, rounds=4)
+RUN = Run.of(**SMALL, rounds=4, ess=0.5)
 OTHER = Run.of(**SMALL, rounds=4, seed=1)
 
 

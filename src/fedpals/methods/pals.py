@@ -33,7 +33,7 @@ class Pals(Weighting):
     ess: Ess | None = option(  # noqa: RUF009 -- a field, as all options
         None,
         "Effective sample size of FedPALS instead of λ, or auto: chosen while training on samples that clients hold "
-        "out; 0.5 where neither is given",
+        "out; where neither is given, auto if clients hold samples out, else 0.5",
         symbol="ESS",
     )
     """As a fraction of the participants' samples."""

@@ -25,7 +25,7 @@ from fedpals.data.sources.own import holds_vectors
 from fedpals.data.task import MEMORY
 from fedpals.engine.plan import Plan
 from fedpals.errors import InputError
-from fedpals.methods import METHODS, Method, build_method, option_keys
+from fedpals.methods import METHODS, Method, build_method, option_keys, options_of
 from fedpals.methods.own import UnavailableRule, UnavailableWeighting
 from fedpals.shift.evaluation import RIVAL_HEADS, Correction
 
@@ -232,13 +232,15 @@ class Run:
                 return None
 
         task = build(partial(validated, Task), Task.model_fields)
+        if task is not None and task.own_clients:
+            given.setdefault("held_out", OWN_HELD_OUT)  # what else could a round be selected with?
+        if "held_out" in given and _has_ess_to_choose(given):
+            given["ess"] = "auto"
         method = build(partial(_build_method, own), ("method", "method_source", *option_keys()))
         name = str(given.get("task", Task.model_fields["task"].default))
         network = build(partial(Network.for_task, name), Network.model_fields)
         plan = build(partial(validated, Plan), Plan.model_fields)
         server = build(partial(validated, ServerPlan), ServerPlan.model_fields)
-        if task is not None and task.own_clients:
-            given.setdefault("held_out", OWN_HELD_OUT)  # what else could a round be selected with?
         if method is not None and method.weighting.chooses:
             given.setdefault("held_out", HELD_OUT)
         knowledge = build(partial(validated, Knowledge), Knowledge.model_fields)
@@ -330,6 +332,12 @@ class RunKey:
     def help(self) -> str:
         """What it means, in a sentence."""
         return self.info.description or "" if self.model is None else key_help(self.model, self.name)
+
+
+def _has_ess_to_choose(given: Mapping[str, Any]) -> bool:
+    """Return whether the method has an ESS, and neither it nor λ is given."""
+    name = str(given.get("method", DEFAULT_METHOD))
+    return "lam" not in given and "ess" not in given and _is_registered(name) and "ess" in options_of(name)
 
 
 def run_keys() -> Iterator[RunKey]:
