@@ -40,7 +40,7 @@ def test_what_a_run_with_held_out_samples_says(finished: Path) -> None:
     output = " ".join(process.stdout.split())
     tallies = [Tally.from_json(t) for t in json.loads((finished / "tallies.json").read_text())]
     samples = sum(int(t.samples.sum()) for t in tallies)
-    assert f"digits-C4, FedPALS (ESS 0.5), seed 0: 6 clients, {samples} held-out samples" in output
+    assert f"digits-C4, FedPALS (ESS auto), seed 0: 6 clients, {samples} held-out samples" in output
     assert "green" in output or "amber" in output, "the partition is label shift by construction"
     assert "would be detected with 80 % probability" in output
 

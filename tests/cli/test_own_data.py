@@ -57,13 +57,13 @@ def test_t_alone_shows_estimates_and_says_so(folder: Path) -> None:
 def test_a_client_as_target_is_only_tested_on(folder: Path) -> None:
     text = ok(*OWN, "--target-client", "Hungary", *FAST, cwd=folder)
     assert "on test samples" in text
-    assert list(folder.glob("runs/hospitals-Hungary/fedpals-ess0.5/0-*/result.json"))
+    assert list(folder.glob("runs/hospitals-Hungary/fedpals-essauto/0-*/result.json"))
 
 
 def test_a_table_and_its_predictions(folder: Path) -> None:
     columns = ("--label-column", "diagnosis", "--client-column", "site")
     ok("run", "--task", "patients.csv", *columns, "--target", "T.csv", "--rounds", "2", cwd=folder)
-    (record,) = folder.glob("runs/patients/fedpals-ess0.5/0-*")
+    (record,) = folder.glob("runs/patients/fedpals-essauto/0-*")
     (folder / "new.csv").write_text("bp,age,chol\n0.5,1,2\n,1,2\n")
     assert "has a missing value" in refused("predict", str(record), "new.csv", cwd=folder)
     (folder / "new.csv").write_text("bp,age,chol,comment\n0.5,1,2,x\n-3,-1,-2,y\n")
@@ -104,21 +104,21 @@ def test_a_folder_of_images_by_client_and_label(folder: Path) -> None:
     (folder / "T.csv").write_text("cat,0.2\ndog,0.8\n")
     settings = ("--image-size", "16", "--rounds", "1", "--held-out", "0.25")
     ok("run", "--task", "images", "--target", "T.csv", *settings, cwd=folder)
-    (record,) = folder.glob("runs/images/fedpals-ess0.5/0-*")
+    (record,) = folder.glob("runs/images/fedpals-essauto/0-*")
     text = ok("predict", str(record), "images", cwd=folder)
     assert "north/cat/0.png" in text
 
 
 def test_changed_data_are_another_run_and_a_changed_file_is_not_resumed(folder: Path) -> None:
     ok(*OWN, "--target", "T.csv", "--rounds", "1", cwd=folder)
-    assert len(list(folder.glob("runs/hospitals/fedpals-ess0.5/*"))) == 1
+    assert len(list(folder.glob("runs/hospitals/fedpals-essauto/*"))) == 1
     changed: dict[str, Any] = {"x": X + 1e-3, "y": Y, "labels": NAMES, "hospital": HOSPITAL}
     np.savez(folder / "hospitals.npz", **changed)
     ok(*OWN, "--target", "T.csv", "--rounds", "1", cwd=folder)
-    assert len(list(folder.glob("runs/hospitals/fedpals-ess0.5/*"))) == 2
+    assert len(list(folder.glob("runs/hospitals/fedpals-essauto/*"))) == 2
     (folder / "T.csv").write_text("healthy,0.3\nsick,0.7\n")
     ok(*OWN, "--target", "T.csv", "--rounds", "1", cwd=folder)
-    assert len(list(folder.glob("runs/hospitals/fedpals-ess0.5/*"))) == 3
+    assert len(list(folder.glob("runs/hospitals/fedpals-essauto/*"))) == 3
 
 
 @pytest.mark.parametrize(
