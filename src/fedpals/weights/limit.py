@@ -118,10 +118,8 @@ def _interpolating_dual(face: Problem, alpha: Vector) -> Vector | None:
 
 
 def _certified(face: Problem, point: Point, target_error: float) -> tuple[Vector, Certificate]:
-    alpha = face.w * np.maximum(point.v, 0.0)
-    total = alpha.sum()
-    alpha /= total
-    return alpha, certify_limit(face, alpha, point, total, target_error)
+    alpha, marginal = point.weights(face)
+    return alpha, certify_limit(face, alpha, point, marginal, target_error)
 
 
 def _method_of_multipliers(face: Problem) -> Point:
