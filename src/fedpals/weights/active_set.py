@@ -13,8 +13,6 @@ Clients at a cap are no part of F; what they contribute to Sᵀα and Σα is fi
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -38,14 +36,13 @@ class ActiveSet:
         self._root = np.sqrt(problem.w)
         self._active = np.ones(problem.w.size, dtype=np.bool_)
         self._fixed = np.zeros_like(problem.w)
+        self._met_cap = False
         self._factor: tuple[Vector, npt.NDArray[np.intp], Vector] | None = None
 
-    def with_cap(self, cap: float) -> ActiveSet:
-        """Return the iteration for the same clients with a cap."""
-        capped = copy.copy(self)
-        capped.problem = replace(self.problem, cap=cap)
-        capped._newton = self._newton.with_cap(cap)  # noqa: SLF001 -- its own copy
-        return capped
+    @property
+    def met_cap(self) -> bool:
+        """Whether a client was at the cap at any point so far."""
+        return self._met_cap or self._newton.met_cap
 
     @cached_property
     def _Q(self) -> Vector:  # noqa: N802 -- a matrix
@@ -100,6 +97,7 @@ class ActiveSet:
             v[rows] = 1.0 + np.divide(eta, root, out=np.zeros_like(eta), where=root > 0)
             previous, active = (active, fixed), p.is_free(v)
             fixed = np.where(active, 0.0, p.w * p.clip(v))
+            self._met_cap = self._met_cap or p.exceeds_cap(v)
             if np.array_equal(active, previous[0]) and np.array_equal(fixed, previous[1]):
                 self._active, self._fixed, self._factor = active, fixed, (factor, rows, x[:, 1])
                 return v, alpha, kappa

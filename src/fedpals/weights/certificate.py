@@ -133,7 +133,8 @@ def certify_limit(problem: Problem, alpha: Vector, point: Point, marginal: Vecto
     miss += (p.mix_rounding + 4 * EPS) * p.T + target_error
     score_error = p.score_rounding * float(np.abs(z).max()) if point.score_error is None else point.score_error
     mismatch = _mismatch(p, alpha, x, point.v, score_error, q)
-    correction, smallest = _correction(p, alpha > 0, difference)
+    movable = alpha > 0 if p.cap is None or alpha.min() >= p.cap else (alpha > 0) & (alpha < p.cap)
+    correction, smallest = _correction(p, movable, difference)
     gap = mismatch + 2.0 * float(np.abs(z) @ miss) + correction**2
     error = math.sqrt(mismatch) + float(np.linalg.norm(miss)) / smallest
     return Certificate(gap, gap / q, min(2.0, error + p.mix_rounding))

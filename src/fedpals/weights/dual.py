@@ -8,14 +8,13 @@ the zero of the gradient of a convex, piecewise quadratic function. Σα = 1 fol
 rows of S and T sum to 1. The code works with u = z − 1: u = 0 is FedAvg, so a huge λ loses no digits.
 
 With a cap, α_i = min(w_i (s_i·z)₊, cap): the function is then linear in s_i·z beyond the cap, where a client is as
-little active as below 0. Steps start from the solution without the cap.
+little active as below 0. Iterations that never come to the cap take the same steps, to the bit, as without one.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -96,12 +95,8 @@ class Newton:
         self._updates = 0
         self._precision: Precision = np.float64
         self._common_label = int(np.argmax(problem.T))
-
-    def with_cap(self, cap: float) -> Newton:
-        """Return the iteration for the same clients with a cap; it continues with this one's matrix."""
-        capped = copy.copy(self)
-        capped.problem = replace(self.problem, cap=cap)
-        return capped
+        self.met_cap = False
+        """Whether a client was at the cap at any point so far."""
 
     def solve(self, mu: float, start: Vector | None = None, accuracy: float = 0.0) -> Point:
         """Return the optimum for μ, from a nearby ``start`` or from FedAvg."""
@@ -121,8 +116,8 @@ class Newton:
     def approach(self, mu: float, u: Vector) -> Vector:
         """Take full Newton steps that do not compute Sᵀα: it equals G·z, which is as accurate as G.
 
-        Rows of S sum to 1, so v = S·z with z = 1 + u, and Sᵀ(w·v₊) = G·z over the active clients. Stops when
-        a step does not help, or when G is not accurate enough to judge the next one.
+        Rows of S sum to 1, so v = S·z with z = 1 + u, and Sᵀ(w·v₊) = G·z over the active clients, to which those at
+        a cap are added. Stops when a step does not help, or when G is not accurate enough to judge the next one.
         """
         p, best_u, best_residual = self.problem, u, math.inf
         while True:
@@ -131,6 +126,9 @@ class Newton:
             v += 1.0 + mean
             G = self.gram(v, mu)
             F = G @ (1.0 + u) + mu * subtract_mean(u) - p.T
+            if p.cap is not None and p.exceeds_cap(v):
+                self.met_cap = True
+                F += p.mix_at_cap(v)
             residual = float(np.abs(F).max())
             if residual > 0.5 * best_residual:
                 return best_u
@@ -163,6 +161,7 @@ class Newton:
         v, marginal = p.response(u - mean, 1.0 + mean)
         F = marginal - p.T
         F += mu * subtract_mean(u - centre)
+        self.met_cap = self.met_cap or p.exceeds_cap(v)
         return Point(u, v, marginal, F)
 
     def gram(self, v: Vector, mu: float) -> Vector:
@@ -221,7 +220,7 @@ class Newton:
     def _direction(self, point: Point, mu: float) -> Vector:
         """Return the Newton step, or one that frees clients where all are at 0 or at the cap and G is 0."""
         p = self.problem
-        if p.cap is None or p.is_free(point.v).any():
+        if p.cap is None or p.w @ p.is_free(point.v) > 0:
             return self.solve_linear(self.gram(point.v, mu), mu, -point.F)
         total = float(point.F.sum())
         reach = -point.v[point.v <= 0] if total < 0 else p.above_cap(point.v)

@@ -45,12 +45,12 @@ class Problem:
     """n, or 1 for a client without samples."""
     _inverse_n: Vector = field(init=False)
     _most: Vector | None = field(init=False)
-    """cap/w, the largest weight of a sample at each client (0 for one without samples); None without a cap."""
+    """cap/w, the largest weight of a sample at each client (∞ for one without samples); None without a cap."""
 
     def __post_init__(self) -> None:
         N, divisors = float(self.n.sum()), np.maximum(self.n, 1.0)
         # A frozen instance is set up through its dictionary.
-        most = None if self.cap is None else np.where(self.n > 0, self.cap * N / divisors, 0.0)
+        most = None if self.cap is None else np.where(self.n > 0, self.cap * N / divisors, np.inf)
         self.__dict__.update(N=N, w=self.n / N, _divisors=divisors, _inverse_n=1.0 / divisors, _most=most)
 
     @classmethod
@@ -104,9 +104,9 @@ class Problem:
         return x if self._most is None else np.minimum(x, self._most[rows], out=x)
 
     def above_cap(self, v: Vector) -> Vector:
-        """Return (v − cap/w)₊ for scores v, 0 for a client without samples."""
+        """Return (v − cap/w)₊ for scores v."""
         assert self._most is not None
-        return np.maximum(v - self._most, 0.0) * (self.n > 0)
+        return np.maximum(v - self._most, 0.0)
 
     def is_free(self, v: Vector) -> npt.NDArray[np.bool_]:
         """Return which clients have a weight that changes with v: neither 0 nor the cap."""
@@ -114,6 +114,16 @@ class Problem:
         if self._most is not None:
             free &= v < self._most
         return free
+
+    def exceeds_cap(self, v: Vector) -> bool:
+        """Return whether scores v give any client the cap or more."""
+        return self._most is not None and bool((v >= self._most).any())
+
+    def mix_at_cap(self, v: Vector) -> Vector:
+        """Return the part of Sᵀα that clients at the cap contribute."""
+        assert self.cap is not None
+        rows = np.flatnonzero(v >= self._most)
+        return self.cap * np.asarray(self._inverse_n[rows] @ self.C[rows])
 
     def response(self, u: Vector, offset: float) -> tuple[Vector, Vector]:
         """Return v = offset + S·u and Sᵀα for α = w·clip(v); a block of C serves both products while in the cache."""

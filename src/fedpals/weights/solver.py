@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,9 +16,10 @@ from fedpals.errors import CertificateError, InputError
 from fedpals.labels import LabelCounts, Vector, match
 from fedpals.weights.active_set import ActiveSet
 from fedpals.weights.cap import check_cap
+from fedpals.weights.capped_projection import project_below_cap
 from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certificate, certify_dual, certify_primal
 from fedpals.weights.dual import Newton, Point
-from fedpals.weights.limit import covering_limit, limit
+from fedpals.weights.limit import covering_limit, limit, limit_below_cap
 from fedpals.weights.problem import Problem
 from fedpals.weights.projection import Projection, least_squares, project
 from fedpals.weights.refine import refine
@@ -35,6 +36,8 @@ _MANY_LABELS = 150
 """Number of labels from which it is tried whether T is covered before it is projected."""
 _MIN_MU = 1e-12
 """λ/N below which the weights are those of the limit λ → 0⁺."""
+_PROJECTION_MU = 1e-7
+"""λ/N whose weights a projection with a cap starts from."""
 _Start: TypeAlias = tuple[float, Vector]
 """μ and u to start a search from."""
 _MAX_MU = 1e17
@@ -209,11 +212,7 @@ class _Instance:
 
 
 class _CappedInstance(_Instance):
-    """The same with a cap on the weights.
-
-    First the problem is solved without the cap. If no weight exceeds it, that is the answer, to the bit; otherwise
-    Newton's steps go on from there.
-    """
+    """The same with a cap on the weights. A cap that does not bind changes nothing, to the bit."""
 
     def __init__(self, counts: LabelCounts, target: Vector, cap: float) -> None:
         self.counts = counts
@@ -226,37 +225,64 @@ class _CappedInstance(_Instance):
         """Whether there are no more clients than labels, or so few that steps in their space are faster anyway."""
         return self.problem.w.size <= max(self.problem.T.size, _LEAST_SQUARES_CLIENTS)
 
-    @cached_property
-    def solver(self) -> Newton | ActiveSet:
-        """Newton's iteration with the cap, which continues with the matrix of the iteration without it."""
-        return (ActiveSet(self.uncapped.problem) if self.has_few_clients else self.uncapped.newton).with_cap(self.cap)
-
     def at_mu(self, mu: float) -> Weights:
         """Return the weights for λ = μN."""
         if mu >= _MAX_MU:
             return self.fedavg
         if mu < _MIN_MU:
             return self.limit
-        start = None
-        if self.problem.w.size > _LEAST_SQUARES_CLIENTS:
-            start = self.uncapped.solver.solve(mu)
-        if start is None or not self._exceeded(start.weights(self.uncapped.problem)[0]):
-            with suppress(CertificateError):
-                weights = self.uncapped.at_mu(mu) if start is None else self.uncapped.from_dual(mu, start)
-                if not self._exceeded(weights.alpha):
-                    return replace(weights, _instance=self)
-        return self.from_dual(mu, self.solver.solve(mu, None if start is None else start.u))
+        if self.problem.w.size <= _LEAST_SQUARES_CLIENTS:
+            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or self.from_dual(mu, self.solver.solve(mu))
+        point = self.solver.solve(mu)
+        if not self.solver.met_cap:
+            return self._without_cap(lambda: self.uncapped.from_dual(mu, point)) or self.from_dual(mu, point)
+        weights = self.from_dual(mu, point)
+        if weights.alpha.max() < self.cap:  # met on the way, but not at the end
+            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or weights
+        return weights
+
+    @cached_property
+    def _covering_limit(self) -> tuple[Vector, Certificate] | None:
+        """Weights at λ → 0⁺ below the cap that prove T to be covered; None if none were found."""
+        return covering_limit(self.problem)
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The projection onto the mixes of weights below the cap."""
+        with one_blas_thread(self.problem.C.shape):
+            if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
+                return replace(self.uncapped.projection, alpha=weights.alpha)
+            if self._covering_limit is not None:
+                return Projection(self._covering_limit[0], self.problem.T, 0.0, covered=True, margin=0.0, error=0.0)
+            start, _ = self.solver.solve(_PROJECTION_MU).weights(self.problem)
+            return project_below_cap(self.problem, start)
+
+    @cached_property
+    def limit(self) -> Weights:
+        """Weights at λ → 0⁺."""
+        if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
+            return weights
+        found = self._covering_limit
+        if found is None:
+            find = limit if self.projection.covered else limit_below_cap
+            found = find(self.problem, self.projection)
+        return Weights(found[0], 0.0, found[1].checked(), self)
+
+    def _without_cap(self, solve: Callable[[], Weights]) -> Weights | None:
+        """Return the answer without the cap; None if it exceeds the cap or was not proven."""
+        with suppress(CertificateError):
+            weights = solve()
+            if weights.alpha.max() <= self.cap:
+                return replace(weights, _instance=self)
+        return None
 
     def at_ess(self, ess: float, start: _Start | None = None) -> tuple[Weights, _Start | None]:
         """Return the weights with ESS ``ess``, and the (μ, u) of those without the cap."""
         with suppress(CertificateError):
             weights, start = self.uncapped.at_ess(ess, start)
-            if not self._exceeded(weights.alpha):
+            if weights.alpha.max() <= self.cap:
                 return replace(weights, _instance=self), start
         return super().at_ess(ess, start)[0], start
-
-    def _exceeded(self, alpha: Vector) -> bool:
-        return bool(alpha.max() > self.cap)
 
 
 def solve(
