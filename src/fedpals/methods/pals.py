@@ -24,6 +24,9 @@ class Pals(Weighting):
         None, "Effective sample size of FedPALS instead of λ; 0.5 where neither is given", symbol="ESS", gt=0, le=1
     )
     """As a fraction of the participants' samples."""
+    max_weight: float | None = option(
+        None, "Largest weight of a client in FedPALS's weights; no limit unless given", symbol="max α", gt=0, le=1
+    )
 
     def __post_init__(self) -> None:
         if self.lam is not None and self.ess is not None:
@@ -34,8 +37,8 @@ class Pals(Weighting):
     def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
         """Solve the paper's equation for the participants."""
         del state
-        return solve(counts.subset(participants), target, lam=self.lam, ess=self.ess).alpha
+        return solve(counts.subset(participants), target, lam=self.lam, ess=self.ess, max_weight=self.max_weight).alpha
 
     def uncertainty(self, counts: LabelCounts, target: Vector, epsilon: float, seed: int) -> WeightUncertainty:
         """Repeat the noise and solve again."""
-        return weight_uncertainty(counts, target, epsilon, seed, lam=self.lam, ess=self.ess)
+        return weight_uncertainty(counts, target, epsilon, seed, lam=self.lam, ess=self.ess, max_weight=self.max_weight)

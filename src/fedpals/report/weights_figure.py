@@ -29,8 +29,9 @@ _CURVE_POINTS = 15
 def weights_overview(weights: Weights) -> Figure:
     """Draw weights by client, the label mix next to the target's, and the trade-off."""
     clients = min(weights.alpha.size, _NAMED_CLIENTS + 1)
-    limit, fedavg = (solve(weights.counts, weights.target, lam=lam) for lam in (0.0, math.inf))
-    path = (limit, *ess_grid(weights.counts, weights.target, _CURVE_POINTS), fedavg)
+    counts, target, cap = weights.counts, weights.target, weights.max_weight
+    limit, fedavg = (solve(counts, target, lam=lam, max_weight=cap) for lam in (0.0, math.inf))
+    path = (limit, *ess_grid(counts, target, _CURVE_POINTS, max_weight=cap), fedavg)
     size = (4.8, max(3.6, 0.26 * clients + 1.2))
     panels = [
         Panel("weights of the clients", partial(_draw_clients, weights=weights), size),

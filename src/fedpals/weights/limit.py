@@ -79,10 +79,7 @@ def _limit_on(
 
 
 def limit_below_cap(problem: Problem, projection: Projection) -> tuple[Vector, Certificate]:
-    """Return α at λ → 0⁺ with a cap, for a T that no weights below the cap reach, and its certificate.
-
-    The certificate is that of the clients that the projection leaves free, as a part of whose q the gap is given.
-    """
+    """Return α at λ → 0⁺ with a cap, for a T that no weights below the cap reach, and its certificate."""
     p, cap = problem, problem.cap
     assert cap is not None
     r, found = p.T - projection.point, projection.alpha
@@ -93,14 +90,16 @@ def limit_below_cap(problem: Problem, projection: Projection) -> tuple[Vector, C
     candidates = (price >= float(price[found > 0].min()) - noise) & _holds_none(p, projection.point <= 0)
     rows = np.flatnonzero((candidates | (found > 0)) & ~at_cap)
     alpha = np.where(at_cap, cap, 0.0)
-    rest = 1.0 - cap * np.count_nonzero(at_cap)
+    rest = 1.0 - cap * int(np.count_nonzero(at_cap))
     if rows.size == 0 or rest <= EPS * rows.size:
         return alpha, EXACT_CERTIFICATE
     point = (projection.point - p.mix(alpha)) / rest
     face = Problem(p.C[rows], p.n[rows], point, cap / rest)
-    face_alpha, certificate = _largest_ess(face, projection.alpha[rows] / rest, projection.error / rest)
+    face_alpha, on_face = _largest_ess(face, projection.alpha[rows] / rest, (projection.error + 4 * EPS) / rest)
     alpha[rows] = np.minimum(rest * face_alpha, cap)
-    return alpha, certificate
+    # The face has a part of the weight, and its own N.
+    gap = on_face.gap * rest**2 * p.N / face.N
+    return alpha, Certificate(gap, gap * p.ess(alpha), rest * on_face.error)
 
 
 def _face_rows(p: Problem, projection: Projection) -> npt.NDArray[np.intp]:

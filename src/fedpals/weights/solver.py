@@ -36,6 +36,8 @@ _MANY_LABELS = 150
 """Number of labels from which it is tried whether T is covered before it is projected."""
 _MIN_MU = 1e-12
 """λ/N below which the weights are those of the limit λ → 0⁺."""
+_BARELY_MET = 1e-6
+"""Weight above the cap, as a fraction of it, up to which the answer without the cap may be within it."""
 _PROJECTION_MU = 1e-7
 """λ/N whose weights a projection with a cap starts from."""
 _Start: TypeAlias = tuple[float, Vector]
@@ -67,6 +69,11 @@ class Weights:
     def target(self) -> Vector:
         """T, normalised."""
         return self._instance.problem.T
+
+    @property
+    def max_weight(self) -> float | None:
+        """The cap on α; None without one."""
+        return self._instance.problem.cap
 
     @cached_property
     def ess(self) -> float:
@@ -100,17 +107,17 @@ class Weights:
 
     @property
     def projection(self) -> Projection:
-        """The projection of T onto the clients' hull with its proof, computed on first access."""
+        """The projection of T onto the mixes of the clients with its proof, computed on first access."""
         return self._instance.projection
 
     @property
     def projection_squared_distance(self) -> float:
-        """d(T, S), the smallest squared distance that any weights reach."""
+        """d(T, S), the smallest squared distance that any weights reach, within ``max_weight`` if there is one."""
         return self.projection.squared_distance
 
     @property
     def covered(self) -> bool:
-        """Whether some weights reproduce T exactly (Assumption 2), proven either way."""
+        """Whether some weights, none above ``max_weight``, reproduce T exactly (Assumption 2), proven either way."""
         return self.projection.covered
 
 
@@ -237,14 +244,15 @@ class _CappedInstance(_Instance):
         if not self.solver.met_cap:
             return self._without_cap(lambda: self.uncapped.from_dual(mu, point)) or self.from_dual(mu, point)
         weights = self.from_dual(mu, point)
-        if weights.alpha.max() < self.cap:  # met on the way, but not at the end
+        if (self.problem.w * self.problem.above_cap(point.v)).max() <= _BARELY_MET * self.cap:
             return self._without_cap(lambda: self.uncapped.at_mu(mu)) or weights
         return weights
 
     @cached_property
     def _covering_limit(self) -> tuple[Vector, Certificate] | None:
-        """Weights at λ → 0⁺ below the cap that prove T to be covered; None if none were found."""
-        return covering_limit(self.problem)
+        """Weights at λ → 0⁺ below the cap that prove T to be covered; None if not worth trying, or not found."""
+        M, K = self.problem.C.shape
+        return covering_limit(self.problem) if M > K else None
 
     @cached_property
     def projection(self) -> Projection:
