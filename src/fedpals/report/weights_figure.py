@@ -82,7 +82,8 @@ def _draw_tradeoff(ax: Axes, weights: Weights, path: Sequence[Weights]) -> None:
     ess = [100 * w.ess for w in path]
     mismatches = [100 * mismatch(w.target, w.marginal) for w in path]
     ax.plot(ess, mismatches, "-", color=GREEN)
-    ax.plot(ess[-1], mismatches[-1], "s", color=ORANGE, label="FedAvg")
+    end = "FedAvg" if weights.max_weight is None else "the largest ESS"
+    ax.plot(ess[-1], mismatches[-1], "s", color=ORANGE, label=end)
     ax.plot(100 * weights.ess, 100 * mismatch(weights.target, weights.marginal), "o", color=BLUE, label="these weights")
     ax.grid(visible=True, color=GREY, alpha=0.2, linewidth=0.6)
     ax.set_ylim(bottom=0)

@@ -122,6 +122,7 @@ class Problem:
     def mix_at_cap(self, v: Vector) -> Vector:
         """Return the part of Sᵀα that clients at the cap contribute."""
         assert self.cap is not None
+        assert self._most is not None
         rows = np.flatnonzero(v >= self._most)
         return self.cap * np.asarray(self._inverse_n[rows] @ self.C[rows])
 
