@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import mpmath
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -104,9 +105,11 @@ def test_thousands_of_problems_have_the_optimum_of_another_solver(block: int) ->
         weights, reference = problem.solve(lam=problem.drawn.lam), problem.reference()
         check_feasible(weights, problem)
         best = problem.objective(reference)
-        assert abs(problem.objective(weights.alpha) - best) <= 1e-9 * best
-        # The reference is no closer to the optimum than its own objective is.
-        assert np.abs(weights.alpha - reference).sum() <= weights.certificate.error + 1e-4
+        value = problem.objective(weights.alpha)
+        assert abs(value - best) <= 1e-9 * best
+        # How far the reference may be from the optimum follows from its objective, by strong convexity.
+        off = math.sqrt((max(0.0, best - value) + weights.certificate.gap + 1e-14 * best) / problem.drawn.mu)
+        assert np.abs(weights.alpha - reference).sum() <= weights.certificate.error + off
         binding += bool((weights.alpha >= problem.cap).any())
     assert binding > 40
 
@@ -121,6 +124,79 @@ def test_the_same_with_hundreds_of_clients_dense_and_sparse(seed: int) -> None:
         sparse.csr_array(problem.drawn.counts), problem.drawn.target, lam=problem.drawn.lam, max_weight=problem.cap
     )
     assert np.abs(dense.alpha - thin.alpha).sum() <= dense.certificate.error + thin.certificate.error
+
+
+@pytest.mark.parametrize("log_mu", [(-9, -5), (-5, 4)])
+def test_the_certificate_holds_in_high_precision(log_mu: tuple[float, float]) -> None:
+    """The optimum in 300 bits, from the clients that are free: it is one if it satisfies all conditions there."""
+    compared = 0
+    for seed in range(120):
+        problem = capped(seed, most_clients=12, log_mu=log_mu)
+        weights = problem.solve(lam=problem.drawn.lam)
+        with mpmath.workprec(300):
+            optimum = exact_optimum(problem, weights.alpha)
+            if optimum is None:
+                continue
+            compared += 1
+            alpha = scaled_below_cap(weights.alpha, problem.cap)
+            error = mpmath.fsum(abs(a - b) for a, b in zip(alpha, optimum, strict=True))
+            gap = exact_objective(problem, alpha) - exact_objective(problem, optimum)
+            assert error <= weights.certificate.error
+            assert gap <= weights.certificate.gap
+    assert compared > 80
+
+
+def scaled_below_cap(alpha: Array, cap: float) -> list[Any]:
+    """Return weights with the sum 1, which those at the cap leave as they are."""
+    exact = [mpmath.mpf(float(a)) for a in alpha]
+    at_cap = mpmath.fsum(a for a in exact if a >= cap)
+    below = mpmath.fsum(a for a in exact if a < cap)
+    return [a if a >= cap else a * (1 - at_cap) / below for a in exact]
+
+
+def exact_marginals(problem: Capped) -> list[list[Any]]:
+    return [[mpmath.mpf(int(c)) / max(1, int(row.sum())) for c in row] for row in problem.drawn.counts]
+
+
+def exact_target(problem: Capped) -> list[Any]:
+    shares = [mpmath.mpf(float(t)) for t in problem.drawn.target]
+    return [t / mpmath.fsum(shares) for t in shares]
+
+
+def exact_objective(problem: Capped, alpha: list[Any]) -> Any:
+    S, T = exact_marginals(problem), exact_target(problem)
+    r = [t - mpmath.fsum(a * row[k] for a, row in zip(alpha, S, strict=True)) for k, t in enumerate(T)]
+    penalty = mpmath.fsum(a * a / int(n) for a, n in zip(alpha, problem.n, strict=True) if n)
+    return mpmath.fsum(x * x for x in r) + mpmath.mpf(problem.drawn.lam) * penalty
+
+
+def exact_optimum(problem: Capped, hint: Array) -> list[Any] | None:
+    """Return the optimum, if the clients that are free in ``hint`` are those that are free in it."""
+    S, T = exact_marginals(problem), exact_target(problem)
+    lam, cap = mpmath.mpf(problem.drawn.lam), mpmath.mpf(float(problem.cap))
+    free = np.flatnonzero((hint > 0) & (hint < problem.cap)).tolist()
+    at_cap = np.flatnonzero(hint >= problem.cap).tolist()
+    if not free:
+        return None
+    rest = [t - cap * mpmath.fsum(S[i][k] for i in at_cap) for k, t in enumerate(T)]
+    A, b = mpmath.matrix(len(free) + 1), mpmath.matrix(len(free) + 1, 1)
+    for row, i in enumerate(free):
+        for column, j in enumerate(free):
+            A[row, column] = mpmath.fdot(S[i], S[j]) + (lam / int(problem.n[i]) if i == j else 0)
+        A[row, len(free)] = A[len(free), row] = 1
+        b[row] = mpmath.fdot(S[i], rest)
+    b[len(free)] = 1 - cap * len(at_cap)
+    solved = mpmath.lu_solve(A, b)
+    alpha = [cap if i in at_cap else mpmath.mpf(0) for i in range(hint.size)]
+    for row, i in enumerate(free):
+        alpha[i] = solved[row]
+    r = [t - mpmath.fsum(a * row[k] for a, row in zip(alpha, S, strict=True)) for k, t in enumerate(T)]
+    for i in np.flatnonzero(problem.n).tolist():
+        slope = mpmath.fdot(S[i], r) - lam * alpha[i] / int(problem.n[i]) - solved[len(free)]
+        wrong = slope > 0 if hint[i] <= 0 else slope < 0 if i in at_cap else not 0 <= alpha[i] <= cap
+        if wrong:
+            return None
+    return alpha
 
 
 @settings(max_examples=100, deadline=None)

@@ -79,7 +79,7 @@ class ActiveSet:
         for _ in range(_MAX_STEPS):
             rows = np.flatnonzero(active)
             root, w = self._root[rows], p.w[rows]
-            if not w.any():  # all are at 0 or at the cap, which leaves κ open
+            if p.cap is not None and not w.any():  # all are at 0 or at the cap, which leaves κ open
                 return None
             H = self._scaled_Q[np.ix_(rows, rows)]
             H.flat[:: rows.size + 1] += mu
@@ -96,9 +96,10 @@ class ActiveSet:
             v = (b - self._Q @ alpha + (kappa + mu)) / mu
             v[rows] = 1.0 + np.divide(eta, root, out=np.zeros_like(eta), where=root > 0)
             previous, active = (active, fixed), p.is_free(v)
-            fixed = np.where(active, 0.0, p.w * p.clip(v))
-            self._met_cap = self._met_cap or p.exceeds_cap(v)
-            if np.array_equal(active, previous[0]) and np.array_equal(fixed, previous[1]):
+            if p.cap is not None and (p.exceeds_cap(v) or fixed.any()):
+                self._met_cap = True
+                fixed = np.where(active, 0.0, p.w * p.clip(v))
+            if np.array_equal(active, previous[0]) and (fixed is previous[1] or np.array_equal(fixed, previous[1])):
                 self._active, self._fixed, self._factor = active, fixed, (factor, rows, x[:, 1])
                 return v, alpha, kappa
         return None

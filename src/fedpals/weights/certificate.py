@@ -19,7 +19,8 @@ g_i(α_i), which is at a_i = w_i x_i for x_i = v_i clipped to [0, cap/w_i]. f(α
 
     g_i(α_i) − g_i(a_i) = (α_i − a_i)²/w_i + 2 (α_i − a_i)(x_i − v_i),
 
-where the last product is α_i v_i₋ below 0, (cap − α_i)(v_i − cap/w_i) above the cap, and 0 in between.
+where the last product is α_i v_i₋ below 0, (cap − α_i)(v_i − cap/w_i) above the cap, and 0 in between. α stands for
+the weights whose sum is exactly 1 because those below the cap are scaled.
 
 For λ → 0⁺ the objective is q = Σ α_i²/w_i subject to Sᵀα = p*. With v = Sz for any z ∈ R^K,
 
@@ -146,7 +147,7 @@ def _mismatch(p: Problem, alpha: Vector, x: Vector, v: Vector, score_error: floa
     Each v_i has an error of up to ``score_error`` and a rounding. The sum is Σ w_i f(v_i) with a function √f that
     changes no faster than v, and Σw = 1: so the square root of the sum changes by no more than these errors.
     """
-    rounding, clipped = p.mix_rounding, p.clip(v)
+    rounding, clipped, size = p.mix_rounding, p.clip(v), math.sqrt(q)
     deviation = clipped - x
     if p.cap is None:
         outside = float(alpha @ (clipped - v))
@@ -154,8 +155,12 @@ def _mismatch(p: Problem, alpha: Vector, x: Vector, v: Vector, score_error: floa
         return math.inf
     else:
         outside = float(alpha @ np.maximum(-v, 0.0)) + float((p.cap - alpha) @ p.above_cap(v))
+        # What the sum lacks of 1 is made up for by the clients below the cap, which may have little weight themselves.
+        below = alpha < p.cap
+        if (share := float(alpha @ below)) > 0:
+            size += math.sqrt(float((alpha * x) @ below)) / share
     computed = float(p.w @ (deviation * deviation)) + 2.0 * outside
-    return ((1.0 + rounding) * math.sqrt(computed) + rounding * math.sqrt(q) + score_error) ** 2
+    return ((1.0 + rounding) * math.sqrt(computed) + rounding * size + score_error) ** 2
 
 
 def _offset_below_cap(p: Problem, alpha: Vector, x: Vector, v: Vector) -> float:
