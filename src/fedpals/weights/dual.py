@@ -146,6 +146,8 @@ class Newton:
         stalls = 0
         for _ in range(_MAX_STEPS):
             rounding = EPS * (1.0 + float(np.abs(best.u).max()))
+            if self.met_cap:  # u is not near 0 for a large μ, and F has the rounding of μPu
+                rounding *= max(1.0, mu)
             if best.residual <= max(accuracy, 4 * rounding) or stalls == 2:
                 break
             point = self._search(point, self._direction(point, mu), mu, centre)

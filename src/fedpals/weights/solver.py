@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedpals.errors import CertificateError, InputError
 from fedpals.labels import LabelCounts, Vector, match
 from fedpals.weights.active_set import ActiveSet
-from fedpals.weights.cap import check_cap
+from fedpals.weights.cap import check_cap, leaves_one_choice
 from fedpals.weights.capped_projection import project_below_cap
 from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certificate, certify_dual, certify_primal
 from fedpals.weights.dual import Newton, Point
@@ -238,6 +238,9 @@ class _CappedInstance(_Instance):
             return self.fedavg
         if mu < _MIN_MU:
             return self.limit
+        if leaves_one_choice(self.problem.w, self.cap):
+            only = replace(self.fedavg, lam=mu * self.problem.N)
+            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or only
         if self.problem.w.size <= _LEAST_SQUARES_CLIENTS:
             return self._without_cap(lambda: self.uncapped.at_mu(mu)) or self.from_dual(mu, self.solver.solve(mu))
         point = self.solver.solve(mu)
@@ -270,6 +273,8 @@ class _CappedInstance(_Instance):
         """Weights at λ → 0⁺."""
         if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
             return weights
+        if leaves_one_choice(self.problem.w, self.cap):
+            return replace(self.fedavg, lam=0.0)
         found = self._covering_limit
         if found is None:
             find = limit if self.projection.covered else limit_below_cap
