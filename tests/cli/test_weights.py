@@ -55,6 +55,19 @@ def test_the_trade_off() -> None:
     ]  # fmt: skip
 
 
+def test_a_cap_on_the_weights() -> None:
+    told = json.loads(run("weights", STORES, "--target", NEW_STORE, "--max-weight", "0.3", "--json").stdout)
+    assert told["max_weight"] == max(told["solutions"][0]["alpha"]) == 0.3
+    assert told["solutions"][0]["ess"] == pytest.approx(0.5)
+    assert not told["covered"]
+    shown = " ".join(
+        run("weights", STORES, "--target", NEW_STORE, "--max-weight", "0.2", "--ess", "0.99").stdout.split()
+    )
+    assert "even the best mix with weights of at most 0.2 is wrong for 15 % of samples" in shown
+    assert "92.3% = 30,969 samples (the largest possible with weights of at most 0.2)" in shown
+    assert "at least 0.16666666666666666" in refused("weights", STORES, "--target", NEW_STORE, "--max-weight", "0.1")
+
+
 def test_json_is_everything_and_nothing_else() -> None:
     done = run("weights", STORES, "--target", NEW_STORE, "--grid", "2", "--json")
     told = json.loads(done.stdout)

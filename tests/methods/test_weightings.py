@@ -31,6 +31,21 @@ def test_pals_is_solved_for_the_participants() -> None:
     assert (Pals(ess=0.9).weigh(COUNTS, TARGET, some, None) == expected).all()
 
 
+def test_pals_keeps_to_a_cap() -> None:
+    some = np.array([3, 1, 0])
+    expected = fedpals.solve(COUNTS.subset(some), TARGET, ess=0.9, max_weight=0.4).alpha
+    capped = build_method("fedpals", {"ess": 0.9, "max_weight": 0.4})
+    assert (capped.weighting.weigh(COUNTS, TARGET, some, None) == expected).all()
+    assert expected.max() == 0.4 < Pals(ess=0.9).weigh(COUNTS, TARGET, some, None).max()
+    with pytest.raises(InputError, match=r"at least 0\.5"):
+        capped.weighting.weigh(COUNTS, TARGET, np.array([3, 1]), None)
+
+
+def test_without_a_cap_a_method_has_the_name_and_options_it_had() -> None:
+    assert dict(build_method("fedpals", {"ess": 0.9}).options) == {"ess": 0.9}
+    assert build_method("fedpals", {"ess": 0.9, "max_weight": 0.4}).options["max_weight"] == 0.4
+
+
 def test_pals_at_infinite_lambda_is_by_size_bit_for_bit() -> None:
     assert (Pals(lam=math.inf).weigh(COUNTS, TARGET, ALL, None) == Weighting().weigh(COUNTS, TARGET, ALL, None)).all()
 

@@ -62,6 +62,10 @@ def weights(
             metavar="L", min=1, max=1000, help="Instead, show the trade-off at L evenly spaced values of ESS."
         ),
     ] = None,
+    max_weight: Annotated[
+        float | None,
+        typer.Option(help="Largest weight that a client may have, for instance 0.2.", show_default="no limit"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
     csv_file: Annotated[
         Path | None,
@@ -97,6 +101,8 @@ def weights(
     """
     if sum(choice is not None for choice in (ess, lam, grid)) > 1:
         raise InputError("--ess, --lam and --grid are alternatives; give only one of them")
+    if max_weight is not None and explore is not None:
+        raise InputError("--explore shows weights without a limit; leave out --max-weight, or use --plot")
     if plot is not None:
         check_figure_path(plot)
     if explore is not None:
@@ -109,12 +115,12 @@ def weights(
         flag = " (--missing-is-zero)" if "missing labels mean 0" in str(error) else ""
         raise InputError(f"{target}: {error}{flag}") from None
     if grid is not None:
-        limit, fedavg = (fedpals.solve(counts, T, lam=value) for value in (0.0, math.inf))
-        solutions: Sequence[Weights] = (limit, *fedpals.ess_grid(counts, T, grid), fedavg)
+        limit, fedavg = (fedpals.solve(counts, T, lam=value, max_weight=max_weight) for value in (0.0, math.inf))
+        solutions: Sequence[Weights] = (limit, *fedpals.ess_grid(counts, T, grid, max_weight=max_weight), fedavg)
     elif lam is not None:
-        solutions = (fedpals.solve(counts, T, lam=lam),)
+        solutions = (fedpals.solve(counts, T, lam=lam, max_weight=max_weight),)
     else:
-        solutions = (fedpals.solve(counts, T, ess=0.5 if ess is None else ess),)
+        solutions = (fedpals.solve(counts, T, ess=0.5 if ess is None else ess, max_weight=max_weight),)
     if plot is not None:
         save_figure(weights_figure(solutions) if grid is not None else weights_overview(solutions[0]), plot)
     if csv_file is not None:
@@ -183,7 +189,7 @@ def _print_summary(console: Console, solution: Weights, tradeoff: Sequence[Weigh
     summary.add_row("target", coverage_sentence(solution))
     if not tradeoff:
         certificate = solution.certificate
-        note = " (the smallest possible: the best match keeps more than you asked for)" if solution.clamped else ""
+        note = _clamped_note(solution) if solution.clamped else ""
         before, after = fedavg_mismatch(solution), mismatch(solution.target, solution.marginal)
         summary.add_row("wrong mix", f"for {after:.1%} of samples (FedAvg {before:.1%})")
         summary.add_row(
@@ -215,9 +221,17 @@ def _print_summary(console: Console, solution: Weights, tradeoff: Sequence[Weigh
         )
     console.print()
     console.print(table)
+    last = "FedAvg" if solution.max_weight is None else "the closest to FedAvg that --max-weight allows"
     console.print(
-        "\nThe first row matches the target best, the last is FedAvg; choose one with --ess on validation data."
+        f"\nThe first row matches the target best, the last is {last}; choose one with --ess on validation data."
     )
+
+
+def _clamped_note(solution: Weights) -> str:
+    """Say why the ESS is not the one that was asked for."""
+    if solution.lam == 0:
+        return " (the smallest possible: the best match keeps more than you asked for)"
+    return f" (the largest possible with weights of at most {solution.max_weight:g})"
 
 
 def _as_json(solutions: Sequence[Weights]) -> dict[str, Any]:
@@ -228,6 +242,7 @@ def _as_json(solutions: Sequence[Weights]) -> dict[str, Any]:
         "labels": counts.labels,
         "sizes": counts.sizes.astype(np.int64).tolist(),
         "target": first.target.tolist(),
+        "max_weight": first.max_weight,
         "covered": projection.covered,
         "projection": {
             "squared_distance": projection.squared_distance,

@@ -37,6 +37,9 @@ class Pals(Weighting):
         symbol="ESS",
     )
     """As a fraction of the participants' samples."""
+    max_weight: float | None = option(
+        None, "Largest weight of a client in FedPALS's weights; no limit unless given", symbol="max α", gt=0, le=1
+    )
 
     def __post_init__(self) -> None:
         if self.lam is not None and self.ess is not None:
@@ -48,7 +51,7 @@ class Pals(Weighting):
         """Solve the paper's equation for the participants; FedAvg's weights as long as nothing is chosen."""
         del state
         ess = 1.0 if self.ess == "auto" else self.ess
-        return solve(counts.subset(participants), target, lam=self.lam, ess=ess).alpha
+        return solve(counts.subset(participants), target, lam=self.lam, ess=ess, max_weight=self.max_weight).alpha
 
     @property
     def chooses(self) -> bool:
@@ -62,13 +65,14 @@ class Pals(Weighting):
         if not self.chooses:
             return super().candidates(counts, target, participants, state)
         some = counts.subset(participants)
-        lowest, fedavg = (solve(some, target, lam=lam) for lam in (0.0, math.inf))
-        if lowest.ess > _FEDAVG_ESS:
+        lowest, fedavg = (solve(some, target, lam=lam, max_weight=self.max_weight) for lam in (0.0, math.inf))
+        if lowest.ess > _FEDAVG_ESS * fedavg.ess:  # which a cap makes smaller than 1
             return [fedavg.alpha]
-        return [w.alpha for w in (lowest, *ess_grid(some, target, _CANDIDATES - 2), fedavg)]
+        between = ess_grid(some, target, _CANDIDATES - 2, max_weight=self.max_weight)
+        return [w.alpha for w in (lowest, *between, fedavg)]
 
     def uncertainty(self, counts: LabelCounts, target: Vector, epsilon: float, seed: int) -> WeightUncertainty | None:
         """Repeat the noise and solve again; unknown where the ESS is chosen from round to round."""
         if self.ess == "auto":
             return None
-        return weight_uncertainty(counts, target, epsilon, seed, lam=self.lam, ess=self.ess)
+        return weight_uncertainty(counts, target, epsilon, seed, lam=self.lam, ess=self.ess, max_weight=self.max_weight)

@@ -45,14 +45,15 @@ def used_clients(weights: Weights) -> int:
 def coverage_sentence(weights: Weights) -> str:
     """Say whether the target is covered; if not, how wrong the best mix is, and which labels no client has."""
     projection = weights.projection
+    limit = "" if weights.max_weight is None else f" with weights of at most {weights.max_weight:g}"
     if projection.covered:
-        return "covered: some mix of the clients has exactly the target's labels"
+        return f"covered: some mix of the clients{limit} has exactly the target's labels"
     least = mismatch(weights.target, projection.point)
     absent = _absent_labels(weights)
     reason = f"; no client has {', '.join(map(repr, absent))}" if absent else ""
     if least < _NEGLIGIBLE_MISMATCH and not absent:
-        return f"covered for all practical purposes: the best mix is wrong for {_percent(least)} of samples"
-    return f"not covered: even the best mix is wrong for {_percent(least)} of samples{reason}"
+        return f"covered for all practical purposes: the best mix{limit} is wrong for {_percent(least)} of samples"
+    return f"not covered: even the best mix{limit} is wrong for {_percent(least)} of samples{reason}"
 
 
 def shortage_sentence(weights: Weights) -> str | None:

@@ -29,8 +29,9 @@ _CURVE_POINTS = 15
 def weights_overview(weights: Weights) -> Figure:
     """Draw weights by client, the label mix next to the target's, and the trade-off."""
     clients = min(weights.alpha.size, _NAMED_CLIENTS + 1)
-    limit, fedavg = (solve(weights.counts, weights.target, lam=lam) for lam in (0.0, math.inf))
-    path = (limit, *ess_grid(weights.counts, weights.target, _CURVE_POINTS), fedavg)
+    counts, target, cap = weights.counts, weights.target, weights.max_weight
+    limit, fedavg = (solve(counts, target, lam=lam, max_weight=cap) for lam in (0.0, math.inf))
+    path = (limit, *ess_grid(counts, target, _CURVE_POINTS, max_weight=cap), fedavg)
     size = (4.8, max(3.6, 0.26 * clients + 1.2))
     panels = [
         Panel("weights of the clients", partial(_draw_clients, weights=weights), size),
@@ -81,7 +82,8 @@ def _draw_tradeoff(ax: Axes, weights: Weights, path: Sequence[Weights]) -> None:
     ess = [100 * w.ess for w in path]
     mismatches = [100 * mismatch(w.target, w.marginal) for w in path]
     ax.plot(ess, mismatches, "-", color=GREEN)
-    ax.plot(ess[-1], mismatches[-1], "s", color=ORANGE, label="FedAvg")
+    end = "FedAvg" if weights.max_weight is None else "the largest ESS"
+    ax.plot(ess[-1], mismatches[-1], "s", color=ORANGE, label=end)
     ax.plot(100 * weights.ess, 100 * mismatch(weights.target, weights.marginal), "o", color=BLUE, label="these weights")
     ax.grid(visible=True, color=GREY, alpha=0.2, linewidth=0.6)
     ax.set_ylim(bottom=0)

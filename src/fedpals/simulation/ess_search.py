@@ -64,7 +64,8 @@ def ess_runs(settings: Mapping[str, Any], values: int = 4, data_folder: Path | N
     if "ess" not in options_of(method):
         raise InputError(f"method is {method!r}, which has no ESS to choose; join it with fedpals, as fedprox+fedpals")
     fedavg = Run.of({**keys, "ess": 1.0})
-    grid = ess_grid(*counts_and_target(fedavg, fedavg.build_federation(data_folder)), values)
+    known = counts_and_target(fedavg, fedavg.build_federation(data_folder))
+    grid = ess_grid(*known, values, max_weight=fedavg.method.options.get("max_weight"))
     return [*(Run.of({**keys, "ess": round(weights.ess, _DIGITS)}) for weights in grid), fedavg]
 
 
@@ -78,7 +79,7 @@ def candidate(record: Record, correction: Correction = Correction.PRIOR) -> Cand
         raise InputError(f"{record.path}: not a run with ess and held_out, hence no candidate")
     return Candidate(
         ess=ess,
-        lam=solve(view.counts, view.target, ess=ess).lam,
+        lam=solve(view.counts, view.target, ess=ess, max_weight=record.run.method.options.get("max_weight")).lam,
         round=selected.round,
         estimate=selected.score,
         standard_error=scores.clients.standard_error,

@@ -8,6 +8,7 @@ With D = diag(√w), Q = SSᵀ and the active clients F, the optimum α = w + D�
 
 one Cholesky factorisation of an F×F matrix for a step; κ follows from the sum. Q is computed once and serves every λ.
 η = 0 is FedAvg, so a huge λ loses no digits. For a μ near 0 the matrix is ill-conditioned and `dual` takes over.
+Clients at a cap are no part of F; what they contribute to Sᵀα and Σα is fixed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ class ActiveSet:
         self._newton = Newton(problem)
         self._root = np.sqrt(problem.w)
         self._active = np.ones(problem.w.size, dtype=np.bool_)
+        self._fixed = np.zeros_like(problem.w)
+        self._met_cap = False
         self._factor: tuple[Vector, npt.NDArray[np.intp], Vector] | None = None
+
+    @property
+    def met_cap(self) -> bool:
+        """Whether a client was at the cap at any point so far."""
+        return self._met_cap or self._newton.met_cap
 
     @cached_property
     def _Q(self) -> Vector:  # noqa: N802 -- a matrix
@@ -67,27 +75,32 @@ class ActiveSet:
         from scipy.linalg import lapack  # slow to load: only where it is used
 
         p, b = self.problem, self._scores_of_T
-        active = self._active
+        active, fixed = self._active, self._fixed
         for _ in range(_MAX_STEPS):
             rows = np.flatnonzero(active)
             root, w = self._root[rows], p.w[rows]
+            if p.cap is not None and not w.any():  # all are at 0 or at the cap, which leaves κ open
+                return None
             H = self._scaled_Q[np.ix_(rows, rows)]
             H.flat[:: rows.size + 1] += mu
             rhs = np.empty((rows.size, 2), order="F")
-            rhs[:, 0] = root * (b - self._Q @ (p.w * active))[rows]
+            rhs[:, 0] = root * (b - self._Q @ (p.w * active + fixed))[rows]
             rhs[:, 1] = root
             factor, x, failed = lapack.dposv(H, rhs, lower=True)
             if failed:
                 return None
-            kappa = (1.0 - float(w.sum()) - float(root @ x[:, 0])) / float(root @ x[:, 1])
+            kappa = (1.0 - float(fixed.sum()) - float(w.sum()) - float(root @ x[:, 0])) / float(root @ x[:, 1])
             eta = x[:, 0] + kappa * x[:, 1]
-            alpha = np.zeros_like(p.w)
+            alpha = fixed.copy()
             alpha[rows] = w + root * eta
             v = (b - self._Q @ alpha + (kappa + mu)) / mu
             v[rows] = 1.0 + np.divide(eta, root, out=np.zeros_like(eta), where=root > 0)
-            previous, active = active, v > 0
-            if np.array_equal(active, previous):
-                self._active, self._factor = active, (factor, rows, x[:, 1])
+            previous, active = (active, fixed), p.is_free(v)
+            if p.cap is not None and (p.exceeds_cap(v) or fixed.any()):
+                self._met_cap = True
+                fixed = np.where(active, 0.0, p.w * p.clip(v))
+            if np.array_equal(active, previous[0]) and (fixed is previous[1] or np.array_equal(fixed, previous[1])):
+                self._active, self._fixed, self._factor = active, fixed, (factor, rows, x[:, 1])
                 return v, alpha, kappa
         return None
 

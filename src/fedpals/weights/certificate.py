@@ -8,6 +8,20 @@ a sum of non-negative terms, zero at the optimum where y = r/μ. Because f is st
 Σ|α_i − α*_i| ≤ √(gap/μ). All terms are enlarged by the largest possible rounding error, so the bound
 holds for the floating-point numbers themselves. α stands for α/Σα, which differs from α by one rounding.
 
+With a cap, α_i ≤ cap, a client whose score is above cap/w_i adds 2 (cap − α_i)(v_i − cap/w_i)₊ to its term, and v_i₊ is
+min(v_i₊, cap/w_i) there. Proof of both: ‖r‖² ≥ 2μ y·r − μ²‖y‖², and Σα = 1, give
+
+    f(α) ≥ 2μ (y·T + c) − μ²‖y‖² + μ Σ g_i(α_i),      g_i(a) = a²/w_i − 2 a v_i,
+
+for every α in the simplex. So the minimum of f is no less than the right side with min g_i over 0 ≤ a ≤ cap in place of
+g_i(α_i), which is at a_i = w_i x_i for x_i = v_i clipped to [0, cap/w_i]. f(α) exceeds that bound by
+‖r − μy‖² + μ Σ [g_i(α_i) − g_i(a_i)], and
+
+    g_i(α_i) − g_i(a_i) = (α_i − a_i)²/w_i + 2 (α_i − a_i)(x_i − v_i),
+
+where the last product is α_i v_i₋ below 0, (cap − α_i)(v_i − cap/w_i) above the cap, and 0 in between. α stands for
+the weights whose sum is exactly 1 because those below the cap are scaled.
+
 For λ → 0⁺ the objective is q = Σ α_i²/w_i subject to Sᵀα = p*. With v = Sz for any z ∈ R^K,
 
     q(α) − min q  ≤  gap = Σ [ (α_i − w_i v_i₊)²/w_i + 2 α_i v_i₋ ] + 2 z·(Sᵀα − p*)
@@ -72,7 +86,7 @@ EXACT_CERTIFICATE = Certificate(0.0, 0.0, 0.0)
 def certify_primal(problem: Problem, alpha: Vector, mu: float, marginal: Vector | None = None) -> Certificate:
     """Certify any ``alpha`` for μ > 0 with the dual point that follows from α itself; ``marginal`` is Sᵀα, if known.
 
-    That point is y = r/μ, with the c for which α_i = w_i v_i holds on average over α.
+    That point is y = r/μ, with the c for which α_i = w_i v_i holds on average over α, or its part below the cap.
     """
     p = problem
     x = p.per_sample(alpha)
@@ -80,7 +94,7 @@ def certify_primal(problem: Problem, alpha: Vector, mu: float, marginal: Vector 
     v = p.scores(r)
     v /= mu
     squared_distance, q = float(r @ r), float(alpha @ x)
-    c = q - float(alpha @ v)
+    c = q - float(alpha @ v) if p.cap is None else _offset_below_cap(p, alpha, x, v)
     v += c
     score_error = p.score_rounding * (abs(c) + math.sqrt(squared_distance) / mu)
     # Of r − μy the rounding of Sᵀα and T is left, which are no longer than 1.
@@ -88,11 +102,11 @@ def certify_primal(problem: Problem, alpha: Vector, mu: float, marginal: Vector 
     return Certificate(gap, gap / (squared_distance + mu * q), math.sqrt(gap / mu) + p.mix_rounding)
 
 
-def certify_dual(problem: Problem, alpha: Vector, mu: float, point: Point, total: float) -> Certificate:
-    """Certify ``alpha`` for μ > 0 with the dual ``point`` that it comes from: α = w·v₊/``total``."""
+def certify_dual(problem: Problem, alpha: Vector, mu: float, point: Point, marginal: Vector) -> Certificate:
+    """Certify ``alpha`` for μ > 0 with the dual ``point`` that it comes from; ``marginal`` is Sᵀα."""
     p = problem
     y, c = subtract_mean(point.u), 1.0 + float(point.u.mean())
-    x, marginal = p.per_sample(alpha), point.marginal / total
+    x = p.per_sample(alpha)
     r, q = p.T - marginal, float(alpha @ x)
     score_error = point.score_error
     if score_error is None:
@@ -102,8 +116,8 @@ def certify_dual(problem: Problem, alpha: Vector, mu: float, point: Point, total
     return Certificate(gap, gap / (float(r @ r) + mu * q), math.sqrt(gap / mu) + p.mix_rounding)
 
 
-def certify_limit(problem: Problem, alpha: Vector, point: Point, total: float, target_error: float) -> Certificate:
-    """Certify ``alpha`` for λ → 0⁺ on a face, with the dual ``point`` that it comes from: α = w·v₊/``total``.
+def certify_limit(problem: Problem, alpha: Vector, point: Point, marginal: Vector, target_error: float) -> Certificate:
+    """Certify ``alpha`` for λ → 0⁺ on a face, with the dual ``point`` that it comes from; ``marginal`` is Sᵀα.
 
     The problem's T is p*, which is known up to ``target_error``. What α misses of it counts to first order in the
     bound on the error of α.
@@ -111,7 +125,7 @@ def certify_limit(problem: Problem, alpha: Vector, point: Point, total: float, t
     p, z = problem, 1.0 + point.u
     x = p.per_sample(alpha)
     q = float(alpha @ x)
-    difference = point.marginal / total - p.T
+    difference = marginal - p.T
     miss = np.abs(difference)
     rounding = np.minimum(1e-12, 2e-14 + 1e-4 * p.T)  # a label with a small share is met more closely
     if not (miss <= rounding + target_error).all():
@@ -120,23 +134,42 @@ def certify_limit(problem: Problem, alpha: Vector, point: Point, total: float, t
     miss += (p.mix_rounding + 4 * EPS) * p.T + target_error
     score_error = p.score_rounding * float(np.abs(z).max()) if point.score_error is None else point.score_error
     mismatch = _mismatch(p, alpha, x, point.v, score_error, q)
-    correction, smallest = _correction(p, alpha > 0, difference)
+    movable = alpha > 0 if p.cap is None or alpha.min() >= p.cap else (alpha > 0) & (alpha < p.cap)
+    correction, smallest = _correction(p, movable, difference)
     gap = mismatch + 2.0 * float(np.abs(z) @ miss) + correction**2
     error = math.sqrt(mismatch) + float(np.linalg.norm(miss)) / smallest
     return Certificate(gap, gap / q, min(2.0, error + p.mix_rounding))
 
 
 def _mismatch(p: Problem, alpha: Vector, x: Vector, v: Vector, score_error: float, q: float) -> float:
-    """Bound Σ [ (α_i − w_i v_i₊)²/w_i + 2 α_i v_i₋ ] from above, for x = α/w, q = Σ α_i²/w_i and scores v.
+    """Bound the sum over clients in the gap from above, for x = α/w, q = Σ α_i²/w_i and scores v.
 
     Each v_i has an error of up to ``score_error`` and a rounding. The sum is Σ w_i f(v_i) with a function √f that
     changes no faster than v, and Σw = 1: so the square root of the sum changes by no more than these errors.
     """
-    positive = np.maximum(v, 0.0)
-    deviation = positive - x
-    computed = float(p.w @ (deviation * deviation)) + 2.0 * float(alpha @ (positive - v))
-    rounding = p.mix_rounding
-    return ((1.0 + rounding) * math.sqrt(computed) + rounding * math.sqrt(q) + score_error) ** 2
+    rounding, clipped, size = p.mix_rounding, p.clip(v), math.sqrt(q)
+    deviation = clipped - x
+    if p.cap is None:
+        outside = float(alpha @ (clipped - v))
+    elif abs(float(alpha.sum()) - 1.0) > rounding:
+        return math.inf
+    else:
+        outside = float(alpha @ np.maximum(-v, 0.0)) + float((p.cap - alpha) @ p.above_cap(v))
+        # What the sum lacks of 1 is made up for by the clients below the cap, which may have little weight themselves.
+        below = alpha < p.cap
+        if (share := float(alpha @ below)) > 0:
+            size += math.sqrt(float((alpha * x) @ below)) / share
+    computed = float(p.w @ (deviation * deviation)) + 2.0 * outside
+    return ((1.0 + rounding) * math.sqrt(computed) + rounding * size + score_error) ** 2
+
+
+def _offset_below_cap(p: Problem, alpha: Vector, x: Vector, v: Vector) -> float:
+    """Return the c with x = v + c on average over the free clients; without any, the least for those at the cap."""
+    assert p.cap is not None
+    free = (alpha > 0) & (alpha < p.cap)
+    if free.any():
+        return float(alpha[free] @ (x - v)[free]) / float(alpha[free].sum())
+    return float((x - v)[alpha > 0].max())
 
 
 def _correction(p: Problem, support: npt.NDArray[np.bool_], difference: Vector) -> tuple[float, float]:

@@ -6,6 +6,9 @@ At the optimum there is a z ∈ R^K with
 
 the zero of the gradient of a convex, piecewise quadratic function. Σα = 1 follows, because the
 rows of S and T sum to 1. The code works with u = z − 1: u = 0 is FedAvg, so a huge λ loses no digits.
+
+With a cap, α_i = min(w_i (s_i·z)₊, cap): the function is then linear in s_i·z beyond the cap, where a client is as
+little active as below 0. Iterations that never come to the cap take the same steps, to the bit, as without one.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ class Point:
 
     u: Vector
     v: Vector
-    """s_i·z = 1 + s_i·u per client; α = w·v₊."""
+    """s_i·z = 1 + s_i·u per client; α = w·v₊, at most the cap."""
     marginal: Vector
     """Sᵀα."""
     F: Vector
@@ -54,6 +57,23 @@ class Point:
     def residual(self) -> float:
         """Largest absolute entry of F."""
         return float(np.abs(self.F).max())
+
+    def weights(self, problem: Problem) -> tuple[Vector, Vector]:
+        """Return α and Sᵀα, scaled to Σα = 1; with a cap only the free clients' weights are scaled."""
+        alpha, cap = problem.clip(self.v), problem.cap
+        alpha *= problem.w
+        if cap is None:
+            total = float(alpha.sum())
+            alpha /= total
+            return alpha, self.marginal / total
+        free = problem.is_free(self.v)
+        at_cap = ~free & (alpha > 0)
+        alpha[at_cap] = cap
+        total = float(alpha @ free)
+        if total > 0:
+            alpha[free] *= (1.0 - cap * np.count_nonzero(at_cap)) / total
+            np.clip(alpha, 0.0, cap, out=alpha)
+        return alpha, problem.mix(alpha)
 
 
 def subtract_mean(u: Vector) -> Vector:
@@ -75,6 +95,8 @@ class Newton:
         self._updates = 0
         self._precision: Precision = np.float64
         self._common_label = int(np.argmax(problem.T))
+        self.met_cap = False
+        """Whether a client was at the cap at any point so far."""
 
     def solve(self, mu: float, start: Vector | None = None, accuracy: float = 0.0) -> Point:
         """Return the optimum for μ, from a nearby ``start`` or from FedAvg."""
@@ -94,8 +116,8 @@ class Newton:
     def approach(self, mu: float, u: Vector) -> Vector:
         """Take full Newton steps that do not compute Sᵀα: it equals G·z, which is as accurate as G.
 
-        Rows of S sum to 1, so v = S·z with z = 1 + u, and Sᵀ(w·v₊) = G·z over the active clients. Stops when
-        a step does not help, or when G is not accurate enough to judge the next one.
+        Rows of S sum to 1, so v = S·z with z = 1 + u, and Sᵀ(w·v₊) = G·z over the active clients, to which those at
+        a cap are added. Stops when a step does not help, or when G is not accurate enough to judge the next one.
         """
         p, best_u, best_residual = self.problem, u, math.inf
         while True:
@@ -104,6 +126,9 @@ class Newton:
             v += 1.0 + mean
             G = self.gram(v, mu)
             F = G @ (1.0 + u) + mu * subtract_mean(u) - p.T
+            if p.cap is not None and p.exceeds_cap(v):
+                self.met_cap = True
+                F += p.mix_at_cap(v)
             residual = float(np.abs(F).max())
             if residual > 0.5 * best_residual:
                 return best_u
@@ -121,9 +146,11 @@ class Newton:
         stalls = 0
         for _ in range(_MAX_STEPS):
             rounding = EPS * (1.0 + float(np.abs(best.u).max()))
+            if self.met_cap:  # u is not near 0 for a large μ, and F has the rounding of μPu
+                rounding *= max(1.0, mu)
             if best.residual <= max(accuracy, 4 * rounding) or stalls == 2:
                 break
-            point = self._search(point, self.solve_linear(self.gram(point.v, mu), mu, -point.F), mu, centre)
+            point = self._search(point, self._direction(point, mu), mu, centre)
             if point.residual > 0.5 * best.residual and best.residual <= _STALL_ROUNDINGS * rounding:
                 stalls += 1
             if point.residual < best.residual:
@@ -136,11 +163,12 @@ class Newton:
         v, marginal = p.response(u - mean, 1.0 + mean)
         F = marginal - p.T
         F += mu * subtract_mean(u - centre)
+        self.met_cap = self.met_cap or p.exceeds_cap(v)
         return Point(u, v, marginal, F)
 
     def gram(self, v: Vector, mu: float) -> Vector:
-        """Return G = Σ w_i s_i s_iᵀ over clients with v_i > 0, in single precision if μ is far above its error."""
-        p, active = self.problem, v > 0
+        """Return G = Σ w_i s_i s_iᵀ over free clients, in single precision if μ is far above its error."""
+        p, active = self.problem, self.problem.is_free(v)
         precision: Precision = np.float32 if mu > _DIRECT_MU else np.float64
         if self._active is not None and self._precision is precision:
             changed_rows = np.flatnonzero(active != self._active)
@@ -191,13 +219,22 @@ class Newton:
         pu = subtract_mean(point.u)
         return float(pu @ pu) - mu * float(pu @ self.solve_linear(self.gram(point.v, mu), mu, pu))
 
+    def _direction(self, point: Point, mu: float) -> Vector:
+        """Return the Newton step, or one that frees clients where all are at 0 or at the cap and G is 0."""
+        p = self.problem
+        if not self.met_cap or p.w @ p.is_free(point.v) > 0:
+            return self.solve_linear(self.gram(point.v, mu), mu, -point.F)
+        total = float(point.F.sum())
+        reach = -point.v[point.v <= 0] if total < 0 else p.above_cap(point.v)
+        return -subtract_mean(point.F) / mu - math.copysign(2.0 * float(reach.max(initial=1.0)), total)
+
     def _search(self, point: Point, d: Vector, mu: float, centre: Vector | float) -> Point:
         """Take the full step if it helps, otherwise go to the minimum along ``d``."""
         full_step = self._evaluate(point.u + d, mu, centre)
         if full_step.residual < 0.5 * point.residual or d @ full_step.F <= 0:
             return full_step
         curvature = mu * float(np.square(subtract_mean(d)).sum())
-        t = line_minimum(self.problem.w, point.v, full_step.v - point.v, float(d @ point.F), curvature)
+        t = line_minimum(self.problem, point.v, full_step.v - point.v, float(d @ point.F), curvature)
         return self._evaluate(point.u + t * d, mu, centre)
 
 
@@ -211,20 +248,22 @@ def _solve_any(H: Vector, b: Vector) -> Vector:
     return np.asarray(x, dtype=np.float64)
 
 
-def line_minimum(w: Vector, v: Vector, dv: Vector, slope: float, curvature: float, tolerance: float = 1e-12) -> float:
+def line_minimum(
+    problem: Problem, v: Vector, dv: Vector, slope: float, curvature: float, tolerance: float = 1e-12
+) -> float:
     """Return the t in (0, 1) where the derivative along a step is 0; it needs no product with S.
 
-    The derivative, slope + t·curvature + Σ w_i dv_i [(v_i + t dv_i)₊ − v_i₊], is piecewise linear and increasing;
-    ``slope`` < 0 is its value at t = 0, and ``curvature`` that of the regulariser. ``tolerance`` is relative.
+    The derivative, slope + t·curvature + Σ w_i dv_i [clip(v_i + t dv_i) − clip(v_i)], is piecewise linear and
+    increasing; ``slope`` < 0 is its value at t = 0, ``curvature`` that of the regulariser; ``tolerance`` is relative.
     """
-    weighted_dv = w * dv
-    positive = np.maximum(v, 0.0)
+    weighted_dv = problem.w * dv
+    clipped = problem.clip(v)
     low, high, t = 0.0, 1.0, 0.5
     for _ in range(60):
         v_t = v + t * dv
-        derivative = slope + t * curvature + float(weighted_dv @ (np.maximum(v_t, 0.0) - positive))
+        derivative = slope + t * curvature + float(weighted_dv @ (problem.clip(v_t) - clipped))
         low, high = (t, high) if derivative < 0 else (low, t)
-        change = curvature + float((weighted_dv * dv) @ (v_t > 0))
+        change = curvature + float((weighted_dv * dv) @ problem.is_free(v_t))
         step = t - derivative / change if change > 0 else low
         next_t = step if low < step < high else 0.5 * (low + high)
         if abs(next_t - t) <= tolerance * high:

@@ -7,6 +7,9 @@ project T to p*; then, over the clients that can have weight in a projection,
 
 by the method of multipliers: compute α^μ for a shifted target, with the shift y chosen so that Sᵀα = p*. Where
 sizes have many magnitudes that leaves too large an error, and `refine` continues with more digits.
+
+With a cap, clients that are further in the direction T − p* than any that is free have the cap in every projection.
+The second stage is over the others, with what is left of p* and of the weight.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpals.labels import Vector
-from fedpals.weights.certificate import FALLBACK_GAP, Certificate, certify_limit
+from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certificate, certify_limit
 from fedpals.weights.dual import Newton, Point, subtract_mean
 from fedpals.weights.problem import EPS, Problem
 from fedpals.weights.projection import Projection
@@ -54,7 +57,9 @@ def covering_limit(problem: Problem) -> tuple[Vector, Certificate] | None:
     rows = np.flatnonzero((p.w > 0) & _holds_none(p, p.T <= 0))
     if rows.size == 0:
         return None
-    face = Problem(p.C[rows], p.n[rows], p.T)
+    face = Problem(p.C[rows], p.n[rows], p.T, p.cap)
+    if p.cap is not None and p.cap * rows.size < 1:
+        return None
     face_alpha, certificate = _certified(face, _method_of_multipliers(face), 0.0)
     if not certificate.relative_gap <= FALLBACK_GAP:
         return None
@@ -68,9 +73,33 @@ def _limit_on(
 ) -> tuple[Vector, Certificate]:
     """Return the limit over the clients ``rows``, for a p* that is ``point`` up to ``point_error``."""
     alpha = np.zeros_like(p.w)
-    face = Problem(p.C[rows], p.n[rows], point)
+    face = Problem(p.C[rows], p.n[rows], point, p.cap)
     alpha[rows], certificate = _largest_ess(face, projection.alpha[rows], point_error)
     return alpha, certificate
+
+
+def limit_below_cap(problem: Problem, projection: Projection) -> tuple[Vector, Certificate]:
+    """Return α at λ → 0⁺ with a cap, for a T that no weights below the cap reach, and its certificate."""
+    p, cap = problem, problem.cap
+    assert cap is not None
+    r, found = p.T - projection.point, projection.alpha
+    price = np.where(p.w > 0, p.scores(r), -np.inf)
+    noise = 1e-12 * float(np.abs(r).max()) + 8 * EPS + 2.0 * projection.error
+    # No client that could have more weight has a higher price than one that could have less.
+    at_cap = price > float(price[found < cap].max(initial=-np.inf)) + noise
+    candidates = (price >= float(price[found > 0].min()) - noise) & _holds_none(p, projection.point <= 0)
+    rows = np.flatnonzero((candidates | (found > 0)) & ~at_cap)
+    alpha = np.where(at_cap, cap, 0.0)
+    rest = 1.0 - cap * int(np.count_nonzero(at_cap))
+    if rows.size == 0 or rest <= EPS * rows.size:
+        return alpha, EXACT_CERTIFICATE
+    point = (projection.point - p.mix(alpha)) / rest
+    face = Problem(p.C[rows], p.n[rows], point, cap / rest)
+    face_alpha, on_face = _largest_ess(face, projection.alpha[rows] / rest, (projection.error + 4 * EPS) / rest)
+    alpha[rows] = np.minimum(rest * face_alpha, cap)
+    # The face has a part of the weight, and its own N.
+    gap = on_face.gap * rest**2 * p.N / face.N
+    return alpha, Certificate(gap, gap * p.ess(alpha), rest * on_face.error)
 
 
 def _face_rows(p: Problem, projection: Projection) -> npt.NDArray[np.intp]:
@@ -118,10 +147,8 @@ def _interpolating_dual(face: Problem, alpha: Vector) -> Vector | None:
 
 
 def _certified(face: Problem, point: Point, target_error: float) -> tuple[Vector, Certificate]:
-    alpha = face.w * np.maximum(point.v, 0.0)
-    total = alpha.sum()
-    alpha /= total
-    return alpha, certify_limit(face, alpha, point, total, target_error)
+    alpha, marginal = point.weights(face)
+    return alpha, certify_limit(face, alpha, point, marginal, target_error)
 
 
 def _method_of_multipliers(face: Problem) -> Point:

@@ -4,11 +4,13 @@
 
 S is M×K, usually with M ≫ K, dense or sparse, and never formed: with the table C of counts it is
 diag(1/n)·C, and a product with S is a product with the integers C and one multiplication per client.
+With a cap the constraints α_i ≤ cap are added.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +18,7 @@ import numpy.typing as npt
 
 from fedpals.labels import LabelCounts, Matrix, Vector, row_blocks
 from fedpals.labels.counts import is_sparse
+from fedpals.weights.cap import capped_fedavg
 from fedpals.weights.sparse_gram import sparse_gram
 
 Precision: TypeAlias = type[np.float32] | type[np.float64]
@@ -32,6 +35,8 @@ class Problem:
     C: Matrix
     n: Vector
     T: Vector
+    cap: float | None = None
+    """Largest weight that a client may have; None: no limit."""
     N: float = field(init=False)
     """Number of samples of all clients."""
     w: Vector = field(init=False)
@@ -39,16 +44,29 @@ class Problem:
     _divisors: Vector = field(init=False)
     """n, or 1 for a client without samples."""
     _inverse_n: Vector = field(init=False)
+    _most: Vector | None = field(init=False)
+    """cap/w, the largest weight of a sample at each client (∞ for one without samples); None without a cap."""
 
     def __post_init__(self) -> None:
         N, divisors = float(self.n.sum()), np.maximum(self.n, 1.0)
         # A frozen instance is set up through its dictionary.
-        self.__dict__.update(N=N, w=self.n / N, _divisors=divisors, _inverse_n=1.0 / divisors)
+        most = None if self.cap is None else np.where(self.n > 0, self.cap * N / divisors, np.inf)
+        self.__dict__.update(N=N, w=self.n / N, _divisors=divisors, _inverse_n=1.0 / divisors, _most=most)
 
     @classmethod
     def of(cls, counts: LabelCounts, target: Vector) -> Problem:
         """Build the problem of validated counts and target."""
         return cls(counts.table, counts.sizes, target)
+
+    @cached_property
+    def fedavg(self) -> Vector:
+        """The weights of largest ESS, those at λ = ∞: w, or `capped_fedavg`."""
+        return self.w if self.cap is None else capped_fedavg(self.w, self.cap)
+
+    @property
+    def highest_ess(self) -> float:
+        """ESS at λ = ∞: 1, or less with a cap below the largest client's share of the samples."""
+        return 1.0 if self.cap is None else self.ess(self.fedavg)
 
     @property
     def has_contiguous_rows(self) -> bool:
@@ -80,19 +98,47 @@ class Problem:
         """Return Sᵀα for α = w·x, from the weight x_i of a sample at each client; needs no client sizes."""
         return np.asarray(x @ self.C) / self.N
 
+    def clip(self, v: Vector, rows: slice = slice(None)) -> Vector:
+        """Return α/w for scores v of ``rows``: v₊, or min(v₊, cap/w) with a cap."""
+        x = np.maximum(v, 0.0)
+        return x if self._most is None else np.minimum(x, self._most[rows], out=x)
+
+    def above_cap(self, v: Vector) -> Vector:
+        """Return (v − cap/w)₊ for scores v."""
+        assert self._most is not None
+        return np.maximum(v - self._most, 0.0)
+
+    def is_free(self, v: Vector) -> npt.NDArray[np.bool_]:
+        """Return which clients have a weight that changes with v: neither 0 nor the cap."""
+        free = v > 0
+        if self._most is not None:
+            free &= v < self._most
+        return free
+
+    def exceeds_cap(self, v: Vector) -> bool:
+        """Return whether scores v give any client the cap or more."""
+        return self._most is not None and bool((v >= self._most).any())
+
+    def mix_at_cap(self, v: Vector) -> Vector:
+        """Return the part of Sᵀα that clients at the cap contribute."""
+        assert self.cap is not None
+        assert self._most is not None
+        rows = np.flatnonzero(v >= self._most)
+        return self.cap * np.asarray(self._inverse_n[rows] @ self.C[rows])
+
     def response(self, u: Vector, offset: float) -> tuple[Vector, Vector]:
-        """Return v = offset + S·u and Sᵀα for α = w·v₊; a block of C serves both products while it is in the cache."""
+        """Return v = offset + S·u and Sᵀα for α = w·clip(v); a block of C serves both products while in the cache."""
         if is_sparse(self.C):
             v = self.scores(u)
             v += offset
-            return v, self.mix_samples(np.maximum(v, 0.0))
+            return v, self.mix_samples(self.clip(v))
         v, total = np.empty_like(self.n), np.zeros_like(u)
         for block in row_blocks(v.size, u.size, _SHARED_BLOCK):
             C_block, v_block = self.C[block], v[block]
             np.matmul(C_block, u, out=v_block)
             v_block *= self._inverse_n[block]
             v_block += offset
-            total += np.maximum(v_block, 0.0) @ C_block
+            total += self.clip(v_block, block) @ C_block
         return v, total / self.N
 
     def marginals(self, rows: npt.NDArray[np.intp] | slice) -> Vector:

@@ -54,7 +54,7 @@ class _Iterate:
 
     z: DoubleDouble
     v: Vector
-    """s_i·z per client; α = w·v₊."""
+    """s_i·z per client; α = w·v₊, at most the cap."""
     score_error: float
     """Bound on the error of v before it was rounded."""
     q: float
@@ -100,18 +100,18 @@ def refine(problem: Problem, mu: float, u: Vector) -> Point:
 
 def _evaluate(p: Problem, mu: float, z: DoubleDouble) -> _Iterate:
     v, score_error = exact_scores(p, z)
-    positive = np.maximum(v, 0.0)
-    marginal = p.mix_samples(positive)
+    x = p.clip(v)
+    marginal = p.mix_samples(x)
     residual = p.T - marginal
     if mu:
         residual -= mu * z.without_mean()
-    return _Iterate(z, v, score_error, float(p.w @ np.square(positive)), marginal, residual)
+    return _Iterate(z, v, score_error, float(p.w @ np.square(x)), marginal, residual)
 
 
 def _minimise(p: Problem, mu: float, nu: float, point: _Iterate, basis: Vector) -> _Iterate:
     """Take Newton steps with an exact line search to the optimum with the proximal term around ``point``."""
     centre, residual = point.z, point.residual
-    active = point.v > 0
+    active = p.is_free(point.v)
     factor = _newton_factor(p, active, mu, nu, basis)
     stalls = 0
     for _ in range(_MAX_STEPS):
@@ -123,10 +123,10 @@ def _minimise(p: Problem, mu: float, nu: float, point: _Iterate, basis: Vector) 
         next_residual = moved.residual - nu * moved.z.minus(centre)
         if moved.size_of(next_residual) > 0.5 * size and step @ next_residual < 0:
             curvature = mu * float(np.square(step - step.mean()).sum()) + nu * float(step @ step)
-            t = line_minimum(p.w, point.v, moved.v - point.v, -float(step @ residual), curvature, EPS)
+            t = line_minimum(p, point.v, moved.v - point.v, -float(step @ residual), curvature, EPS)
             moved = _evaluate(p, mu, point.z.plus(t * step))
             next_residual = moved.residual - nu * moved.z.minus(centre)
-        next_active = moved.v > 0
+        next_active = p.is_free(moved.v)
         if not np.array_equal(next_active, active):
             active, stalls = next_active, 0
             factor = _newton_factor(p, active, mu, nu, basis)

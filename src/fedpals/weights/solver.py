@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fedpals.errors import InputError
+from fedpals.errors import CertificateError, InputError
 from fedpals.labels import LabelCounts, Vector, match
 from fedpals.weights.active_set import ActiveSet
+from fedpals.weights.cap import check_cap, leaves_one_choice
+from fedpals.weights.capped_projection import project_below_cap
 from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certificate, certify_dual, certify_primal
 from fedpals.weights.dual import Newton, Point
-from fedpals.weights.limit import covering_limit, limit
+from fedpals.weights.limit import covering_limit, limit, limit_below_cap
 from fedpals.weights.problem import Problem
 from fedpals.weights.projection import Projection, least_squares, project
 from fedpals.weights.refine import refine
@@ -33,6 +36,12 @@ _MANY_LABELS = 150
 """Number of labels from which it is tried whether T is covered before it is projected."""
 _MIN_MU = 1e-12
 """λ/N below which the weights are those of the limit λ → 0⁺."""
+_BARELY_MET = 1e-6
+"""Weight above the cap, as a fraction of it, up to which the answer without the cap may be within it."""
+_PROJECTION_MU = 1e-7
+"""λ/N whose weights a projection with a cap starts from."""
+_Start: TypeAlias = tuple[float, Vector]
+"""μ and u to start a search from."""
 _MAX_MU = 1e17
 """λ/N from which the weights are FedAvg's: no weight differs by more than its rounding."""
 
@@ -42,13 +51,14 @@ class Weights:
     """Aggregation weights for one target, their properties, and the proof that they are optimal."""
 
     alpha: Vector
-    """α_i ≥ 0 per client, Σα = 1; 0 for a client without samples."""
+    """α_i ≥ 0 per client, Σα = 1, none above ``max_weight``; 0 for a client without samples."""
     lam: float
-    """λ of the paper's equation; 0 stands for the limit λ → 0⁺ and ∞ for FedAvg."""
+    """λ of the paper's equation; 0 stands for the limit λ → 0⁺ and ∞ for FedAvg, or the closest that the cap allows."""
     certificate: Certificate
     _instance: _Instance = field(repr=False)
     clamped: bool = False
-    """Whether the requested ESS is below that of the limit λ → 0⁺, which is returned instead."""
+    """Whether the requested ESS is below that of the limit λ → 0⁺ or, with a cap, above that of λ = ∞; the nearer of
+    them is returned instead."""
 
     @property
     def counts(self) -> LabelCounts:
@@ -59,6 +69,11 @@ class Weights:
     def target(self) -> Vector:
         """T, normalised."""
         return self._instance.problem.T
+
+    @property
+    def max_weight(self) -> float | None:
+        """The cap on α; None without one."""
+        return self._instance.problem.cap
 
     @cached_property
     def ess(self) -> float:
@@ -92,17 +107,17 @@ class Weights:
 
     @property
     def projection(self) -> Projection:
-        """The projection of T onto the clients' hull with its proof, computed on first access."""
+        """The projection of T onto the mixes of the clients with its proof, computed on first access."""
         return self._instance.projection
 
     @property
     def projection_squared_distance(self) -> float:
-        """d(T, S), the smallest squared distance that any weights reach."""
+        """d(T, S), the smallest squared distance that any weights reach, within ``max_weight`` if there is one."""
         return self.projection.squared_distance
 
     @property
     def covered(self) -> bool:
-        """Whether some weights reproduce T exactly (Assumption 2), proven either way."""
+        """Whether some weights, none above ``max_weight``, reproduce T exactly (Assumption 2), proven either way."""
         return self.projection.covered
 
 
@@ -150,7 +165,7 @@ class _Instance:
     @property
     def fedavg(self) -> Weights:
         """Weights at λ = ∞."""
-        return Weights(self.problem.w, math.inf, EXACT_CERTIFICATE, self)
+        return Weights(self.problem.fedavg, math.inf, EXACT_CERTIFICATE, self)
 
     def at_mu(self, mu: float) -> Weights:
         """Return the weights for λ = μN."""
@@ -165,6 +180,17 @@ class _Instance:
             return Weights(alpha, mu * self.problem.N, certificate, self)
         return self.from_dual(mu, self.newton.solve(mu))
 
+    def at_ess(self, ess: float, start: _Start | None = None) -> tuple[Weights, _Start | None]:
+        """Return the weights with ESS ``ess``, from a nearby (μ, u), and the (μ, u) that they belong to."""
+        highest = self.problem.highest_ess
+        if ess >= highest:
+            return replace(self.fedavg, clamped=ess > highest), start
+        solution = mu_for_ess(self.solver, ess, lambda: self.limit.ess, start)
+        if solution is None:
+            return replace(self.limit, clamped=ess < self.limit.ess), start
+        mu, point = solution
+        return self.from_dual(mu, point), (mu, point.u)
+
     def from_dual(self, mu: float, point: Point) -> Weights:
         """Return the weights of a dual optimum, refined if rounding errors of a large dual point are visible."""
         alpha, certificate = self._from_point(mu, point)
@@ -176,13 +202,10 @@ class _Instance:
         return Weights(alpha, mu * self.problem.N, certificate.checked(), self)
 
     def _from_point(self, mu: float, point: Point) -> tuple[Vector, Certificate]:
-        alpha = np.maximum(point.v, 0.0)
-        alpha *= self.problem.w
-        total = float(alpha.sum())
-        alpha /= total
+        alpha, marginal = point.weights(self.problem)
         if self.has_few_clients:
-            return alpha, certify_primal(self.problem, alpha, mu, point.marginal / total)
-        return alpha, certify_dual(self.problem, alpha, mu, point, total)
+            return alpha, certify_primal(self.problem, alpha, mu, marginal)
+        return alpha, certify_dual(self.problem, alpha, mu, point, marginal)
 
     def _solve_least_squares(self, mu: float) -> tuple[Vector, Certificate]:
         p = self.problem
@@ -195,12 +218,93 @@ class _Instance:
         return alpha, certify_primal(p, alpha, mu)
 
 
+class _CappedInstance(_Instance):
+    """The same with a cap on the weights. A cap that does not bind changes nothing, to the bit."""
+
+    def __init__(self, counts: LabelCounts, target: Vector, cap: float) -> None:
+        self.counts = counts
+        self.uncapped = _Instance(counts, target)
+        self.problem = replace(self.uncapped.problem, cap=cap)
+        self.cap = cap
+
+    @property
+    def has_few_clients(self) -> bool:
+        """Whether there are no more clients than labels, or so few that steps in their space are faster anyway."""
+        return self.problem.w.size <= max(self.problem.T.size, _LEAST_SQUARES_CLIENTS)
+
+    def at_mu(self, mu: float) -> Weights:
+        """Return the weights for λ = μN."""
+        if mu >= _MAX_MU:
+            return self.fedavg
+        if mu < _MIN_MU:
+            return self.limit
+        if leaves_one_choice(self.problem.w, self.cap):
+            only = replace(self.fedavg, lam=mu * self.problem.N)
+            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or only
+        if self.problem.w.size <= _LEAST_SQUARES_CLIENTS:
+            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or self.from_dual(mu, self.solver.solve(mu))
+        point = self.solver.solve(mu)
+        if not self.solver.met_cap:
+            return self._without_cap(lambda: self.uncapped.from_dual(mu, point)) or self.from_dual(mu, point)
+        weights = self.from_dual(mu, point)
+        if (self.problem.w * self.problem.above_cap(point.v)).max() <= _BARELY_MET * self.cap:
+            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or weights
+        return weights
+
+    @cached_property
+    def _covering_limit(self) -> tuple[Vector, Certificate] | None:
+        """Weights at λ → 0⁺ below the cap that prove T to be covered; None if not worth trying, or not found."""
+        M, K = self.problem.C.shape
+        return covering_limit(self.problem) if M > K else None
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The projection onto the mixes of weights below the cap."""
+        with one_blas_thread(self.problem.C.shape):
+            if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
+                return replace(self.uncapped.projection, alpha=weights.alpha)
+            if self._covering_limit is not None:
+                return Projection(self._covering_limit[0], self.problem.T, 0.0, covered=True, margin=0.0, error=0.0)
+            start, _ = self.solver.solve(_PROJECTION_MU).weights(self.problem)
+            return project_below_cap(self.problem, start)
+
+    @cached_property
+    def limit(self) -> Weights:
+        """Weights at λ → 0⁺."""
+        if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
+            return weights
+        if leaves_one_choice(self.problem.w, self.cap):
+            return replace(self.fedavg, lam=0.0)
+        found = self._covering_limit
+        if found is None:
+            find = limit if self.projection.covered else limit_below_cap
+            found = find(self.problem, self.projection)
+        return Weights(found[0], 0.0, found[1].checked(), self)
+
+    def _without_cap(self, solve: Callable[[], Weights]) -> Weights | None:
+        """Return the answer without the cap; None if it exceeds the cap or was not proven."""
+        with suppress(CertificateError):
+            weights = solve()
+            if weights.alpha.max() <= self.cap:
+                return replace(weights, _instance=self)
+        return None
+
+    def at_ess(self, ess: float, start: _Start | None = None) -> tuple[Weights, _Start | None]:
+        """Return the weights with ESS ``ess``, and the (μ, u) of those without the cap."""
+        with suppress(CertificateError):
+            weights, start = self.uncapped.at_ess(ess, start)
+            if weights.alpha.max() <= self.cap:
+                return replace(weights, _instance=self), start
+        return super().at_ess(ess, start)[0], start
+
+
 def solve(
     counts: Any,
     target: npt.ArrayLike | Mapping[str, float],
     *,
     lam: float | None = None,
     ess: float | None = None,
+    max_weight: float | None = None,
 ) -> Weights:
     """Solve for the aggregation weights.
 
@@ -219,6 +323,9 @@ def solve(
     ess
         Effective sample size as a fraction of N in (0, 1], given instead of λ. If it is below the ESS of
         the limit λ → 0⁺, that limit is returned and ``clamped`` is true.
+    max_weight
+        Largest weight that a client may have; no limit unless given. At least 1/(number of clients with samples). An
+        ESS that no such weights reach is ``clamped`` as well.
 
     Raises
     ------
@@ -240,27 +347,38 @@ def solve(
     if ess is not None and not 0 < ess <= 1:
         raise InputError(f"ess is {ess}; it must be a fraction of all samples in (0, 1], for instance 0.5")
     with one_blas_thread(getattr(counts, "shape", ())):
-        instance = _instance(counts, target)
+        instance = _instance(counts, target, max_weight)
         if lam is not None:
             return instance.at_mu(float(lam) / instance.problem.N)
         assert ess is not None
-        return _solve_by_ess(instance, [ess])[0]
+        return instance.at_ess(ess)[0]
 
 
-def ess_grid(counts: Any, target: npt.ArrayLike | Mapping[str, float], l: int) -> tuple[Weights, ...]:  # noqa: E741
+def ess_grid(
+    counts: Any,
+    target: npt.ArrayLike | Mapping[str, float],
+    l: int,  # noqa: E741
+    *,
+    max_weight: float | None = None,
+) -> tuple[Weights, ...]:
     """Solve for ``l`` equally spaced ESS between that of λ → 0⁺ and FedAvg's 100 %, both excluded.
 
     This is the paper's strategy if it is unclear which λ to try (appendix "Choice of λ"), in ascending
-    order of ESS. The result is empty if T is the pooled marginal: there is no ESS in between.
+    order of ESS. The result is empty if T is the pooled marginal: there is no ESS in between. With ``max_weight``,
+    the grid ends below the highest ESS that it allows.
     """
     if l < 1:
         raise InputError(f"l is {l}; a grid needs at least one value")
     with one_blas_thread(getattr(counts, "shape", ())):
-        instance = _instance(counts, target)
-        lowest = instance.limit.ess
-        if lowest >= 1.0:
+        instance = _instance(counts, target, max_weight)
+        lowest, highest = instance.limit.ess, instance.problem.highest_ess
+        if lowest >= highest:
             return ()
-        return tuple(reversed(_solve_by_ess(instance, np.linspace(1.0, lowest, l + 2)[1:-1].tolist())))
+        answers, start = [], None
+        for ess in np.linspace(highest, lowest, l + 2)[1:-1].tolist():
+            weights, start = instance.at_ess(ess, start)
+            answers.append(weights)
+        return tuple(reversed(answers))
 
 
 def coverage(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> Projection:
@@ -269,23 +387,9 @@ def coverage(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> Projec
         return _instance(counts, target).projection
 
 
-def _instance(counts: Any, target: npt.ArrayLike | Mapping[str, float]) -> _Instance:
-    return _Instance(*match(LabelCounts.of(counts), target))
-
-
-def _solve_by_ess(instance: _Instance, fractions: list[float]) -> list[Weights]:
-    """Return the weights for ESS ``fractions`` in descending order; each solve starts from the previous one."""
-    answers, start = [], None
-    for ess in fractions:
-        if ess >= 1.0:
-            answers.append(instance.fedavg)
-            continue
-        solution = mu_for_ess(instance.solver, ess, lambda: instance.limit.ess, start)
-        if solution is None:
-            lowest = instance.limit
-            answers.append(Weights(lowest.alpha, lowest.lam, lowest.certificate, instance, clamped=ess < lowest.ess))
-        else:
-            mu, point = solution
-            start = mu, point.u
-            answers.append(instance.from_dual(mu, point))
-    return answers
+def _instance(counts: Any, target: npt.ArrayLike | Mapping[str, float], max_weight: float | None = None) -> _Instance:
+    checked, T = match(LabelCounts.of(counts), target)
+    if max_weight is None:
+        return _Instance(checked, T)
+    check_cap(max_weight, checked.sizes)
+    return _CappedInstance(checked, T, float(max_weight))

@@ -4,6 +4,9 @@ With q = Σ α_i²/w_i = 1/ESS, the function 1/√(q − 1) of μ is nearly a st
 method on it needs only a few solves; bisection would need dozens. The slope comes from the solve itself:
 
     dq/dμ = −2 [ uᵀPu − μ (Pu)ᵀ H⁻¹ Pu ],     H = G + μP.
+
+With a cap, q is no less than that of λ = ∞ with the cap, which replaces 1 in q − 1; the slope is the same, with G over
+the free clients only.
 """
 
 from __future__ import annotations
@@ -32,8 +35,20 @@ _NEAR_ZERO_MU = 1e-6
 
 
 def excess(problem: Problem, point: Point) -> float:
-    """Return q − 1 = Σ w_i (v_i₊ − 1)², without cancellation near FedAvg."""
-    return float(problem.w @ np.square(np.maximum(point.v, 0.0) - 1.0))
+    """Return q less that of λ = ∞, without cancellation: q − 1 = Σ w_i (v_i₊ − 1)² without a cap.
+
+    With one, the weights at λ = ∞ are α'_i = w_i x'_i with x'_i = min(t, cap/w_i), and the difference is
+
+        Σ w_i (x_i − x'_i)² + 2 Σ (cap − α_i)(t − cap/w_i)₊
+    """
+    p, x = problem, problem.clip(point.v)
+    if p.cap is None:
+        return float(p.w @ np.square(x - 1.0))
+    least = p.per_sample(p.fedavg)
+    capped = p.fedavg >= p.cap
+    t = float(least[~capped].max(initial=0.0))
+    shortfall = float((t - least[capped]) @ (p.cap - p.w[capped] * x[capped])) if t else 0.0
+    return float(p.w @ np.square(x - least)) + 2.0 * shortfall
 
 
 def initial_mu(problem: Problem, ess: float) -> float:
@@ -55,7 +70,7 @@ def _solve(newton: Newton | ActiveSet, mu: float, start: Vector | None) -> Point
 def mu_for_ess(
     newton: Newton | ActiveSet, ess: float, limit_ess: Callable[[], float], start: tuple[float, Vector] | None = None
 ) -> tuple[float, Point] | None:
-    """Find the μ with ESS(μ) = ``ess`` < 1; None if the ESS is larger even for μ → 0⁺.
+    """Find the μ with ESS(μ) = ``ess``, less than that of μ = ∞; None if the ESS is larger even for μ → 0⁺.
 
     Parameters
     ----------
@@ -68,7 +83,9 @@ def mu_for_ess(
     """
     p = newton.problem
     mu, u = start or (initial_mu(p, ess), None)
-    goal = 1.0 / math.sqrt(1.0 / ess - 1.0)
+    highest = p.highest_ess
+    least_q = 1.0 / highest
+    goal = 1.0 / math.sqrt(1.0 / ess - least_q)
     low, high, last = 0.0, math.inf, (0.0, 0.0, math.inf)
     point: Point | None = None
     reachable = False
@@ -79,7 +96,7 @@ def mu_for_ess(
             reachable = True
         point = _solve(newton, mu, u if point is None else point.u)
         q1 = excess(p, point)
-        if abs(1.0 / (1.0 + q1) - ess) <= _SEARCH_TOLERANCE * min(ess, 1.0 - ess) or high - low <= EPS * low:
+        if abs(1.0 / (least_q + q1) - ess) <= _SEARCH_TOLERANCE * min(ess, highest - ess) or high - low <= EPS * low:
             break
         value = 1.0 / math.sqrt(q1) if q1 > 0 else math.inf
         low, high = (mu, high) if value < goal else (low, mu)
@@ -95,7 +112,7 @@ def mu_for_ess(
         last = mu, value, error
         mu = step
     assert point is not None
-    closest = 1.0 / (1.0 + excess(p, point))
+    closest = 1.0 / (least_q + excess(p, point))
     if abs(closest - ess) > _ESS_TOLERANCE * ess:
         raise CertificateError(f"no lam was found whose ess is {ess:g}: the closest is {closest:g}; use that")
     return mu, point

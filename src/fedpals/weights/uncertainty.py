@@ -43,6 +43,7 @@ def weight_uncertainty(
     known_sizes: bool = False,
     lam: float | None = None,
     ess: float | None = None,
+    max_weight: float | None = None,
 ) -> WeightUncertainty:
     """Estimate how far α may be off, by parametric bootstrap.
 
@@ -60,19 +61,19 @@ def weight_uncertainty(
         Seed and number of the repetitions.
     known_sizes
         Whether ``counts`` were repaired with known sizes.
-    lam, ess
+    lam, ess, max_weight
         As for `fedpals.solve`.
     """
     if draws < 1:
         raise InputError(f"draws is {draws}; it must be at least 1, for instance 100")
-    weights = solve(counts, target, lam=lam, ess=ess)
+    weights = solve(counts, target, lam=lam, ess=ess, max_weight=max_weight)
     counts, T = weights.counts, weights.target
     table, sizes = integer_table(counts), counts.sizes.astype(np.int64)
     alphas = np.empty((draws, sizes.size))
     for draw in range(draws):
         noisy = table + discrete_laplace(epsilon, table.shape, generator(seed, "spread", draw))
         repaired = repair(noisy, sizes=sizes if known_sizes else None, like=counts)
-        alphas[draw] = solve(repaired, T, lam=lam, ess=ess).alpha
+        alphas[draw] = solve(repaired, T, lam=lam, ess=ess, max_weight=max_weight).alpha
     squared_distances = np.square(T - alphas @ counts.marginals).sum(axis=1)
     lower, upper = np.quantile(alphas, [0.05, 0.95], axis=0)
     return WeightUncertainty(

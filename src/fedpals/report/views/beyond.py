@@ -230,7 +230,8 @@ def _noise_effect(summary: Summary) -> tuple[float, float, float, float] | None:
     if view is None or view.exact_counts is None or view.moved is None:  # also where the ESS was chosen while training
         return None
     options = summary.configuration.method.options
-    exact = solve(view.exact_counts, view.target, lam=options.get("lam"), ess=options.get("ess"))
+    chosen = {key: options.get(key) for key in ("lam", "ess", "max_weight")}
+    exact = solve(view.exact_counts, view.target, **chosen)
     alpha = np.zeros(len(view.exact_counts))
     alpha[view.participants] = view.alpha
     mix = alpha @ exact.counts.marginals
