@@ -103,7 +103,7 @@ def test_a_cluster_gives_the_same_bits_and_one_failure_stops_nothing(cluster: st
 
 
 def test_an_interruption_stops_the_cluster_after_the_round_and_the_run_continues(cluster: str, tmp_path: Path) -> None:
-    runs = [Run.of(**SMALL, rounds=1500, method="fedavg", seed=seed) for seed in range(2)]
+    runs = [Run.of(**SMALL, rounds=800, method="fedavg", seed=seed) for seed in range(2)]
 
     def interrupt(event: Event) -> None:
         if event.kind == "round" and not interrupted:
@@ -116,7 +116,7 @@ def test_an_interruption_stops_the_cluster_after_the_round_and_the_run_continues
     assert not outcome.failed
     first, second = outcome.records
     assert first.unfinished
-    assert 0 < len(lines_of(first)) < 1500
+    assert 0 < len(lines_of(first)) < 800
     assert not second.path.exists(), "a run was begun after the interruption"
     continued = sweep(runs[:1], SweepSettings(tmp_path / "ray"))
     assert same(continued.records[0], simulate(runs[0], tmp_path / "here"))
