@@ -80,7 +80,8 @@ def test_a_budget_in_hours_stops_and_the_status_says_what_is_left(tmp_path: Path
     assert left()[0][3:6] == ["0", "0", "12"]
     assert run(*OURS, "--workers", "1", "--hours", "1", cwd=tmp_path).returncode == 0
     assert [line[3:] for line in left()] == [["12", "0", "0", "0.0"], ["6", "0", "0", "0.0"]]
-    assert "--hours" in refused(*OURS, "--hours", "-1", cwd=tmp_path)
+    for hours in ("-1", "nan", "inf"):
+        assert "--hours" in refused(*OURS, "--hours", hours, cwd=tmp_path)
 
 
 def test_single_cells_are_computed_and_verified(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -18,6 +19,7 @@ from rich.text import Text
 
 from fedpals.cli.run import RAY_HELP, check_device, need_torch
 from fedpals.cli.terminal import escape, new_console
+from fedpals.errors import InputError
 from fedpals.simulation.run import Run
 from fedpals.study.progress import SweepProgress
 
@@ -80,6 +82,8 @@ def reproduce(
     if device != "cpu" and ray is None:
         check_device(device)
     stored = Results(results / name)
+    if hours is not None and not math.isfinite(hours):
+        raise InputError(f"--hours is {hours:g}; it must be a number ≥ 0, for instance 2.5")
     deadline = None if hours is None else time.monotonic() + 3600 * hours
     settings = SweepSettings(out, workers, data_folder, device, checkpoint_every=10, ray=ray, deadline=deadline)
 
