@@ -19,16 +19,16 @@ from torch import Tensor, nn
 
 from fedpals.models import build
 from fedpals.models.compiled.kernel import Kernel, kernel
-from fedpals.models.compiled.lanes import LANES
 from fedpals.models.compiled.layout import CHANNELS1, CHANNELS2, PIXEL, UNITS3, UNITS4, Layout, layout, work_arrays
-from fedpals.models.compiled.matrix import COLUMNS, ROWS, column_sums, product, transpose
-from fedpals.models.compiled.step import BACKWARD, FORWARD, LOSS, run
+from fedpals.models.compiled.matrix import column_sums, product, transpose
+from fedpals.models.compiled.native import BACKWARD, FORWARD, LOSS, step
+from fedpals.models.compiled.processor import COLUMNS, LANES, ROWS
 from tests.models.reference import Shape, Step, error, flat, images, plain, torch_step
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (2, 17, 23), (4, 9, 40), (1, 4, 4), (5, 8, 21)]
 """The paper's two, padded ones with the smallest, odd sides, and more channels than are promised."""
 BATCHES = [1, 3, 33, 50]
-AS_THEY_ARE = np.concatenate([np.ones(10, np.float32), np.zeros(10, np.float32), np.ones(10, np.float32)])
+AS_THEY_ARE = torch.cat([torch.ones(10), torch.zeros(10), torch.ones(10)])
 """Factors and offsets of labels that change no logits, and equal weights."""
 
 
@@ -48,7 +48,7 @@ def compare(shape: Shape, n: int, classes: int = 10) -> dict[str, tuple[float, f
     x, rows, y, factor, offset, weights = batch(shape, n, classes)
     computing = kernel(shape, classes)
     vector = flat(list(network.parameters())).detach()
-    loss, gradient = computing.loss_and_gradient(vector, x, rows, y, torch.cat([factor, offset, weights]).numpy())
+    loss, gradient = computing.loss_and_gradient(vector, torch.cat([factor, offset, weights]))(x, y, rows)
     shapes = [p.permute(0, 2, 3, 1).shape if p.dim() == 4 else p.shape for p in network.parameters()]
     parts = torch.split(gradient, [math.prod(s) for s in shapes])
     shaped = [part.view(s) for part, s in zip(parts, shapes, strict=True)]
@@ -111,9 +111,15 @@ class Pieces:
         adjustment = torch.cat([factor, offset, weights]).numpy()
         flat_images = self.x.permute(0, 2, 3, 1).reshape(-1).numpy()
         table = np.array(self.s, np.int64)
-        given = flat_images, self.rows.numpy(), vector, self.y.numpy(), adjustment, 1 / n
-        self.loss = run(FORWARD | LOSS, *given, table, self.work, self.indices)
-        run(BACKWARD, *given, table, self.work, self.indices)
+        problem, exception, loss = np.ones(1, np.int64), np.zeros(1, np.int64), np.zeros(1)
+        for parts in (FORWARD | LOSS, BACKWARD):
+            arguments = [
+                problem, exception, parts, flat_images, len(self.x), self.rows.numpy(), n, vector, self.y.numpy(),
+                adjustment, 1 / n, table, self.work, self.indices, loss,
+            ]  # fmt: skip
+            assert step()(*(a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments)) == 0
+            assert problem[0] == 0
+        self.loss = float(loss[0])
         first, second = plain(self.network)[0], plain(self.network)[3]
         assert isinstance(first, nn.Conv2d)
         assert isinstance(second, nn.Conv2d)
@@ -213,8 +219,8 @@ def test_memory_beyond_the_last_image_is_not_read_into_results() -> None:
     vector, ones = flat(list(network.parameters())).detach(), AS_THEY_ARE
     around = torch.full((3, 1, 28, 28), float("nan"))
     around[1] = x[0]
-    alone = kernel(shape, 10).loss_and_gradient(vector, x[:1], torch.tensor([0]), y[:1], ones)[1].clone()
-    loss, gradient = kernel(shape, 10).loss_and_gradient(vector, around, torch.tensor([1]), y[:1].repeat(3), ones)
+    alone = kernel(shape, 10).loss_and_gradient(vector, ones)(x[:1], y[:1], torch.tensor([0]))[1].clone()
+    loss, gradient = kernel(shape, 10).loss_and_gradient(vector, ones)(around, y[:1].repeat(3), torch.tensor([1]))
     assert math.isfinite(loss)
     assert torch.equal(gradient, alone)
 
@@ -238,7 +244,7 @@ def test_what_is_not_finite_goes_through_pools_and_relu_as_in_torch(value: float
         assert bool(between.isnan().any())
         assert bool(found[1].isnan().all())
     y, ones = torch.tensor([1, 2, 3]), AS_THEY_ARE
-    loss, gradient = computing.loss_and_gradient(vector, x, torch.arange(3), y, ones)
+    loss, gradient = computing.loss_and_gradient(vector, ones)(x, y, torch.arange(3))
     exact = torch_step(plain(pieces.network), x, y, torch.ones(10), torch.zeros(10), torch.ones(10))
     assert math.isfinite(loss) == math.isfinite(exact.loss)
     assert bool(gradient.isfinite().all()) == all(bool(g.isfinite().all()) for g in exact.gradient)
@@ -261,7 +267,7 @@ def test_equal_pixels_pass_their_gradient_to_the_first_as_in_torch(shape: Shape)
     x, y = torch.full((2, *shape), 0.5), torch.tensor([3, 4])
     ones = AS_THEY_ARE
     computing, vector = kernel(shape, 10), flat(list(network.parameters())).detach()
-    _, gradient = computing.loss_and_gradient(vector, x, torch.arange(2), y, ones)
+    _, gradient = computing.loss_and_gradient(vector, ones)(x, y, torch.arange(2))
     exact = torch_step(plain(network), x, y, torch.ones(10), torch.zeros(10), torch.ones(10))
     assert error(gradient, flat(exact.gradient)) < 1e-5
 
@@ -272,22 +278,22 @@ def test_rows_and_labels_that_do_not_exist_are_refused() -> None:
     x, ones = images(3, shape), AS_THEY_ARE
     for rows, label in (([3], 0), ([-1], 0), ([0], 10), ([0], -1)):
         with pytest.raises(IndexError):
-            kernel(shape, 10).loss_and_gradient(vector, x, torch.tensor(rows), torch.full((3,), label), ones)
+            kernel(shape, 10).loss_and_gradient(vector, ones)(x, torch.full((3,), label), torch.tensor(rows))
 
 
 def test_results_do_not_depend_on_what_was_computed_before() -> None:
     shape = (3, 17, 16)
     vector = flat(list(build("cnn", shape=shape, classes=10, seed=0).parameters())).detach()
     x, rows, y, factor, offset, weights = batch(shape, 50)
-    adjustment = torch.cat([factor, offset, weights]).numpy()
+    adjustment = torch.cat([factor, offset, weights])
     fresh = Kernel(shape, 10)
-    loss, gradient = fresh.loss_and_gradient(vector, x, rows, y, adjustment)
+    loss, gradient = fresh.loss_and_gradient(vector, adjustment)(x, y, rows)
     gradient = gradient.clone()
     used = Kernel(shape, 10)
-    used.loss_and_gradient(vector * 3, x + 1, torch.arange(41), y, adjustment)
+    used.loss_and_gradient(vector * 3, adjustment)(x + 1, y, torch.arange(41))
     used.logits(vector, images(300, shape))
-    used.loss_and_gradient(vector, images(200, shape, 5), torch.arange(200), y.repeat(4), adjustment)  # more room
-    again, other = used.loss_and_gradient(vector, x, rows, y, adjustment)
+    used.loss_and_gradient(vector, adjustment)(images(200, shape, 5), y.repeat(4), torch.arange(200))  # more room
+    again, other = used.loss_and_gradient(vector, adjustment)(x, y, rows)
     assert again == loss
     assert torch.equal(other, gradient)
     samples = x[rows]

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, nll_loss
 from fedpals.engine.flat_model import FlatModel
 from fedpals.methods import ClientRule
 
-LossAndGradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+LossAndGradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor | float, Tensor]]
 """From samples, labels and the rows of a batch to the loss and the flat gradient, which the next call overwrites."""
 
 
@@ -41,8 +41,7 @@ def fastest(
                 model.vector, x, rows, lambda logits: loss_of(logits, y[rows])
             )
         weights = torch.ones_like(logit_map[0]) if label_weights is None else label_weights
-        adjustment = torch.cat([*logit_map, weights]).numpy()
-        return lambda x, y, rows: kernel.loss_and_gradient(model.vector, x, rows, y, adjustment)
+        return kernel.loss_and_gradient(model.vector, torch.cat([*logit_map, weights]))
     if logit_map is not None and (layers := _linear_layers(model, x)):
         return _by_hand(layers, *logit_map, label_weights)
     return _by_autograd(model, loss_of)

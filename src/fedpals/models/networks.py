@@ -51,6 +51,8 @@ def build(name: str, *, shape: Shape, classes: int, seed: int, weights: Path | N
     InputError
         If the name is unknown, the model does not fit the samples, or the weights are not found.
 
+    Examples
+    --------
     >>> build("logistic", shape=(1, 8, 8), classes=10, seed=0)
     Sequential(
       (0): Flatten(start_dim=1, end_dim=-1)

@@ -81,7 +81,7 @@ class ActiveSet:
             root, w = self._root[rows], p.w[rows]
             if p.cap is not None and not w.any():  # all are at 0 or at the cap, which leaves κ open
                 return None
-            H = self._scaled_Q[np.ix_(rows, rows)]
+            H = self._scaled_Q[rows[:, None], rows]
             H.flat[:: rows.size + 1] += mu
             rhs = np.empty((rows.size, 2), order="F")
             rhs[:, 0] = root * (b - self._Q @ (p.w * active + fixed))[rows]
@@ -99,7 +99,7 @@ class ActiveSet:
             if p.cap is not None and (p.exceeds_cap(v) or fixed.any()):
                 self._met_cap = True
                 fixed = np.where(active, 0.0, p.w * p.clip(v))
-            if np.array_equal(active, previous[0]) and (fixed is previous[1] or np.array_equal(fixed, previous[1])):
+            if (active == previous[0]).all() and (fixed is previous[1] or (fixed == previous[1]).all()):
                 self._active, self._fixed, self._factor = active, fixed, (factor, rows, x[:, 1])
                 return v, alpha, kappa
         return None

@@ -42,7 +42,7 @@ import numpy.typing as npt
 
 from fedpals.errors import CertificateError
 from fedpals.labels import Vector
-from fedpals.weights.dual import Point, subtract_mean
+from fedpals.weights.dual import Point, mean, subtract_mean
 from fedpals.weights.problem import EPS, Problem
 
 FALLBACK_GAP = 1e-9
@@ -105,7 +105,7 @@ def certify_primal(problem: Problem, alpha: Vector, mu: float, marginal: Vector 
 def certify_dual(problem: Problem, alpha: Vector, mu: float, point: Point, marginal: Vector) -> Certificate:
     """Certify ``alpha`` for μ > 0 with the dual ``point`` that it comes from; ``marginal`` is Sᵀα."""
     p = problem
-    y, c = subtract_mean(point.u), 1.0 + float(point.u.mean())
+    y, c = subtract_mean(point.u), 1.0 + mean(point.u)
     x = p.per_sample(alpha)
     r, q = p.T - marginal, float(alpha @ x)
     score_error = point.score_error

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +54,7 @@ class Point:
     score_error: float | None = None
     """Bound on the error of v before its last rounding; None if v is a product in float64."""
 
-    @property
+    @cached_property
     def residual(self) -> float:
         """Largest absolute entry of F."""
         return float(np.abs(self.F).max())
@@ -72,13 +73,18 @@ class Point:
         total = float(alpha @ free)
         if total > 0:
             alpha[free] *= (1.0 - cap * np.count_nonzero(at_cap)) / total
-            np.clip(alpha, 0.0, cap, out=alpha)
+            np.minimum(np.maximum(alpha, 0.0, out=alpha), cap, out=alpha)
         return alpha, problem.mix(alpha)
 
 
 def subtract_mean(u: Vector) -> Vector:
     """Return P·u = u − mean(u)."""
-    return np.asarray(u - u.mean())
+    return np.asarray(u - mean(u))
+
+
+def mean(u: Vector) -> float:
+    """Return the mean of u, as ``u.mean()`` does in three times the time."""
+    return float(np.add.reduce(u)) / u.size
 
 
 class Newton:
@@ -121,9 +127,9 @@ class Newton:
         """
         p, best_u, best_residual = self.problem, u, math.inf
         while True:
-            mean = u.mean()
-            v = p.scores(u - mean)
-            v += 1.0 + mean
+            offset = mean(u)
+            v = p.scores(u - offset)
+            v += 1.0 + offset
             G = self.gram(v, mu)
             F = G @ (1.0 + u) + mu * subtract_mean(u) - p.T
             if p.cap is not None and p.exceeds_cap(v):
@@ -159,8 +165,8 @@ class Newton:
 
     def _evaluate(self, u: Vector, mu: float, centre: Vector | float) -> Point:
         p = self.problem
-        mean = u.mean()
-        v, marginal = p.response(u - mean, 1.0 + mean)
+        offset = mean(u)
+        v, marginal = p.response(u - offset, 1.0 + offset)
         F = marginal - p.T
         F += mu * subtract_mean(u - centre)
         self.met_cap = self.met_cap or p.exceeds_cap(v)
@@ -222,7 +228,7 @@ class Newton:
     def _direction(self, point: Point, mu: float) -> Vector:
         """Return the Newton step, or one that frees clients where all are at 0 or at the cap and G is 0."""
         p = self.problem
-        if not self.met_cap or p.w @ p.is_free(point.v) > 0:
+        if not self.met_cap or (p.w * p.is_free(point.v)).any():
             return self.solve_linear(self.gram(point.v, mu), mu, -point.F)
         total = float(point.F.sum())
         reach = -point.v[point.v <= 0] if total < 0 else p.above_cap(point.v)

@@ -44,14 +44,27 @@ class Problem:
     _divisors: Vector = field(init=False)
     """n, or 1 for a client without samples."""
     _inverse_n: Vector = field(init=False)
+    score_rounding: float = field(init=False)
+    """Bound on the relative rounding error of s_i·u, including that of s_i itself: n·ε for n terms."""
+    mix_rounding: float = field(init=False)
+    """Bound on the relative rounding error of Sᵀα; blocked sums have smaller errors than one long sum."""
     _most: Vector | None = field(init=False)
     """cap/w, the largest weight of a sample at each client (∞ for one without samples); None without a cap."""
 
     def __post_init__(self) -> None:
-        N, divisors = float(self.n.sum()), np.maximum(self.n, 1.0)
+        N, divisors = float(np.add.reduce(self.n)), np.maximum(self.n, 1.0)
+        rows = self.n.size
         # A frozen instance is set up through its dictionary.
         most = None if self.cap is None else np.where(self.n > 0, self.cap * N / divisors, np.inf)
-        self.__dict__.update(N=N, w=self.n / N, _divisors=divisors, _inverse_n=1.0 / divisors, _most=most)
+        self.__dict__.update(
+            N=N,
+            w=self.n / N,
+            _divisors=divisors,
+            _inverse_n=1.0 / divisors,
+            _most=most,
+            score_rounding=EPS * (4 + self.T.size),
+            mix_rounding=EPS * (4 + min(rows, 512 + rows // 512)),
+        )
 
     @classmethod
     def of(cls, counts: LabelCounts, target: Vector) -> Problem:
@@ -72,17 +85,6 @@ class Problem:
     def has_contiguous_rows(self) -> bool:
         """Whether rows of C are contiguous in memory, which makes them cheap to select."""
         return isinstance(self.C, np.ndarray) and self.C.flags.c_contiguous
-
-    @property
-    def score_rounding(self) -> float:
-        """Bound on the relative rounding error of s_i·u, including that of s_i itself: n·ε for n terms."""
-        return EPS * (4 + self.T.size)
-
-    @property
-    def mix_rounding(self) -> float:
-        """Bound on the relative rounding error of Sᵀα; blocked sums have smaller errors than one long sum."""
-        rows = self.w.size
-        return EPS * (4 + min(rows, 512 + rows // 512))
 
     def scores(self, u: Vector) -> Vector:
         """Return S·u, one number per client."""

@@ -66,7 +66,7 @@ def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: floa
     if mu:
         A[labels + 1 :].flat[:: clients + 1] = np.sqrt(mu / problem.w[rows])
     x = _scipy_nnls(A, b) if mu else _nonnegative_least_squares(A, b)
-    return np.asarray(x / x.sum())
+    return np.asarray(x / np.add.reduce(x))
 
 
 def _scipy_nnls(A: Vector, b: Vector, max_steps: int | None = None) -> Vector:

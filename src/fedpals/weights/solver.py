@@ -57,8 +57,7 @@ class Weights:
     certificate: Certificate
     _instance: _Instance = field(repr=False)
     clamped: bool = False
-    """Whether the requested ESS is below that of the limit λ → 0⁺ or, with a cap, above that of λ = ∞; the nearer of
-    them is returned instead."""
+    """Whether the requested ESS is below that of λ → 0⁺ or, with a cap, above that of λ = ∞: the nearer is returned."""
 
     @property
     def counts(self) -> LabelCounts:
@@ -223,9 +222,13 @@ class _CappedInstance(_Instance):
 
     def __init__(self, counts: LabelCounts, target: Vector, cap: float) -> None:
         self.counts = counts
-        self.uncapped = _Instance(counts, target)
-        self.problem = replace(self.uncapped.problem, cap=cap)
+        self.problem = Problem(counts.table, counts.sizes, target, cap)
         self.cap = cap
+
+    @cached_property
+    def uncapped(self) -> _Instance:
+        """The same without the cap."""
+        return _Instance(self.counts, self.problem.T)
 
     @property
     def has_few_clients(self) -> bool:
@@ -334,6 +337,8 @@ def solve(
     CertificateError
         If the answer could not be proven optimal.
 
+    Examples
+    --------
     >>> weights = solve([[80, 20], [10, 90]], [0.5, 0.5], lam=0)
     >>> weights.alpha.round(4).tolist()
     [0.5714, 0.4286]

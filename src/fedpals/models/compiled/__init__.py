@@ -6,13 +6,16 @@ and the optimiser stay outside, in torch. One thread and a fixed order of sums: 
 processor, whatever the batch was before it.
 
 =================  ==================================================================================================
+`processor`        what depends on the processor: how wide vectors are
 `lanes`            vectors, and how Python writes the instructions of an innermost loop
-`compiling`        how functions are compiled, and cached for the next process
+`compiling`        how functions are compiled
+`loading`          machine code, kept on disk for the next process
 `matrix`           the product of small matrices
 `layout`           what lies where in the two work arrays
 `convolutions`     the forward pass of both convolutions, with pools and ReLU
 `gradients`        their backward pass
 `step`             the whole step
+`native`           the step in machine code: compiled, or loaded without the compiler
 `kernel`           the step for torch's tensors
 `network`          the network as a torch module, which loads the compiler only when it computes
 =================  ==================================================================================================

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from fedpals.models.compiled.compiling import compiled
-from fedpals.models.compiled.lanes import LANES, Block, Code, get, intrinsic, prefetch, put, transpose8
+from fedpals.models.compiled.lanes import Block, Code, get, intrinsic, prefetch, put, transpose8
 from fedpals.models.compiled.layout import CHANNELS1, CHANNELS2, LINE, PIXEL, POOLS
 from fedpals.models.compiled.matrix import transpose, transpose_square
+from fedpals.models.compiled.processor import LANES
 
 _TOGETHER = CHANNELS1 if LANES == 16 else 2
 """Channels of the first layer whose sums are in registers together: 24 of 32 registers, or 8 of 16."""

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpals.models.compiled.compiling import compiled
+from fedpals.models.compiled.compiling import compiled, inlined
 from fedpals.models.compiled.convolutions import fetch
-from fedpals.models.compiled.lanes import LANES, Block, Code, get, get_index, intrinsic, put, put_index
+from fedpals.models.compiled.lanes import Block, Code, get, get_index, intrinsic, put, put_index
 from fedpals.models.compiled.layout import CHANNELS1, CHANNELS2, PIXEL
+from fedpals.models.compiled.processor import LANES
 
 _TOGETHER = CHANNELS1 if LANES == 16 else 2
 """Channels of the first layer whose sums are in registers together, five rows of each: 30 of 32, or 10 of 16."""
@@ -101,7 +102,7 @@ add_windows, add_kernels = _window_functions(0, 25)
 if LANES == 8:  # with 16 registers, the 25 sums take two turns
     _add_upper, _add_lower = _window_functions(0, 13)[0], _window_functions(13, 25)[0]
 
-    @compiled
+    @inlined
     def add_windows(work, indices, s, n, pixels, kernel):
         """Add the winners' windows to the gradient of a kernel of the second layer."""
         _add_upper(work, indices, s, n, pixels, kernel)
@@ -136,7 +137,11 @@ def _block_gradient(code: Code, totals: list[Any], work: Any, gradient: Any, pix
 
 
 def _kernel_gradient(width: int) -> Any:
-    """Return `first_kernel_gradient` by vectors of ``width`` numbers of a row of a kernel."""
+    """Return `first_kernel_gradient` by vectors of ``width`` numbers of a row of a kernel.
+
+    It adds a sample's share to the gradient of the first layer's kernels; meanwhile the following image is fetched.
+    All pools are visited, those that ReLU blocked with a gradient of 0: to list the others would take as long.
+    """
     kind = Block(5 * _TOGETHER, width)
 
     @intrinsic(kind)
@@ -183,16 +188,14 @@ def _kernel_gradient(width: int) -> Any:
     return add_samples
 
 
-_by_eight, _by_lanes = _kernel_gradient(8), _kernel_gradient(LANES)
+first_kernel_gradient = _kernel_gradient(8)
+if LANES == 16:
+    _by_eight, _by_sixteen = first_kernel_gradient, _kernel_gradient(16)
 
-
-@compiled
-def first_kernel_gradient(images, following, work, indices, s, gradient, shifts):
-    """Add a sample's share to the gradient of the first layer's kernels; meanwhile the following image is fetched.
-
-    All pools are visited, those that ReLU blocked with a gradient of 0: to list the others would take as long.
-    """
-    if s.taps1 % LANES == 0:
-        _by_lanes(images, following, work, indices, s, gradient, shifts)
-    else:
-        _by_eight(images, following, work, indices, s, gradient, shifts)
+    @compiled
+    def first_kernel_gradient(images, following, work, indices, s, gradient, shifts):
+        """Add a sample's share to the gradient of the first layer's kernels by the vectors that fit their rows."""
+        if s.taps1 % LANES == 0:
+            _by_sixteen(images, following, work, indices, s, gradient, shifts)
+        else:
+            _by_eight(images, following, work, indices, s, gradient, shifts)

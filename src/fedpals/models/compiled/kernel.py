@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +12,28 @@ import torch
 from torch import Tensor
 
 from fedpals.models.compiled.layout import UNITS4, Layout, layout, work_arrays
-from fedpals.models.compiled.step import BACKWARD, FORWARD, LOSS, run
+from fedpals.models.compiled.native import BACKWARD, FORWARD, LOSS, NO_IMAGE, PACKED, step
 
-Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 _LARGEST = 256
 """Samples of a step that are computed together: more would take more memory than caches have."""
 _EVALUATED = 64
 """Samples whose outputs are computed together."""
-_NO_LABELS: Integers = np.empty(0, np.int64)
-_NO_ADJUSTMENT: Floats = np.empty(0, np.float32)
+_STEP = FORWARD | LOSS | BACKWARD
+_NO_LABELS, _NO_ADJUSTMENT = torch.empty(0, dtype=torch.int64), torch.empty(0)
+
+Step = Callable[[Tensor, Tensor, Tensor], tuple[float, Tensor]]
+"""From samples, labels and the rows of a batch to the mean loss and the gradient, which the next call overwrites."""
+
+
+class _Samples(NamedTuple):
+    """Samples as compiled code reads them."""
+
+    images: Tensor
+    """(rows, H, W, C)"""
+    labels: Tensor
+    rows: int
 
 
 class Kernel:
@@ -34,6 +45,9 @@ class Kernel:
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         self._shape, self._classes = shape, classes
+        self._step, self._loss = step(), np.zeros(1)
+        self._problem, self._exception = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._results = self._problem.ctypes.data, self._exception.ctypes.data
         self._reserve(_EVALUATED)
 
     def _reserve(self, batch: int) -> None:
@@ -42,52 +56,62 @@ class Kernel:
         self._sizes: Layout = layout(self._shape, self._classes, batch)
         self._table = np.array(self._sizes, np.int64)
         self._work, self._indices = work_arrays(self._sizes)
+        self._memory = [array.ctypes.data for array in (self._table, self._work, self._indices, self._loss)]
         s = self._sizes
         self._gradient = torch.from_numpy(self._work[s.gradient : s.gradient + s.size])
 
-    def loss_and_gradient(
-        self, vector: Tensor, x: Tensor, rows: Tensor, y: Tensor, adjustment: Floats
-    ) -> tuple[Tensor, Tensor]:
-        """Return the mean loss of the samples x[rows], and its gradient, which the next call overwrites.
+    def loss_and_gradient(self, vector: Tensor, adjustment: Tensor) -> Step:
+        """Return what computes the steps of a client, whose parameters ``vector`` change in place.
 
         The loss is the cross-entropy of factor · logits + offset, times the weight of the label; ``adjustment`` is
-        the factors of all labels, then their offsets, then their weights.
+        the factors of all labels, then their offsets, then their weights. Samples must stay as they are.
         """
-        assert len(adjustment) == 3 * self._classes  # compiled code does not look
-        images, labels, chosen = _images(x), _integers(y), _integers(rows)
-        share = 1 / len(chosen)
+        assert adjustment.shape == (3 * self._classes,)  # compiled code does not look
+        assert adjustment.dtype == torch.float32
+        assert adjustment.is_contiguous()
+        self._check(vector)
+        x_seen: Tensor | None = None
+        y_seen: Tensor | None = None
+        samples = self._samples(torch.empty(0, *self._shape))
 
-        def step(part: slice) -> float:
-            return self._run(FORWARD | LOSS | BACKWARD, images, chosen[part], vector, labels, adjustment, share)
+        def compute(x: Tensor, y: Tensor, rows: Tensor) -> tuple[float, Tensor]:
+            nonlocal x_seen, y_seen, samples
+            if x is not x_seen or y is not y_seen:  # to look at them in each step would take long
+                x_seen, y_seen, samples = x, y, self._samples(x, y)
+            share = 1 / len(rows)
 
-        loss, gradient = self._sum(step, _parts(len(chosen), _LARGEST))
-        return torch.scalar_tensor(loss, dtype=torch.float64), gradient
+            def step_of(part: Tensor) -> float:
+                return self._run(_STEP, samples, part, vector, adjustment, share)
+
+            return self._sum(step_of, _parts(rows, _LARGEST))
+
+        return compute
 
     def differentiate(
         self, vector: Tensor, x: Tensor, rows: Tensor, loss_of: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Return the loss that torch makes of the logits of x[rows], and its gradient, which the next call reuses."""
-        images, chosen = _images(x), _integers(rows)
-        parts = _parts(len(chosen), _LARGEST)
-        logits = torch.from_numpy(np.concatenate([self._outputs(vector, images, chosen[part]) for part in parts]))
+        self._check(vector)
+        samples, parts = self._samples(x), _parts(rows, _LARGEST)
+        logits = torch.from_numpy(np.concatenate([self._outputs(vector, samples, part) for part in parts]))
         loss = loss_of(logits.requires_grad_())
-        given = torch.autograd.grad(loss, logits)[0].numpy()
+        given = iter(_parts(torch.autograd.grad(loss, logits)[0], _LARGEST))
 
-        def backward(part: slice) -> float:
+        def backward(part: Tensor) -> float:
             if len(parts) > 1:  # what the forward pass kept is that of the last part
-                self._run(FORWARD, images, chosen[part], vector)
-            self._matrix("gradient5", len(chosen[part]), self._sizes.row5, self._classes)[:] = given[part]
-            return self._run(BACKWARD, images, chosen[part], vector)
+                self._run(FORWARD, samples, part, vector)
+            self._matrix("gradient5", len(part), self._sizes.row5, self._classes)[:] = next(given).numpy()
+            return self._run(BACKWARD, samples, part, vector)
 
         return loss.detach(), self._sum(backward, parts)[1]
 
-    def _sum(self, step: Callable[[slice], float], parts: list[slice]) -> tuple[float, Tensor]:
-        """Return the sums of the steps' losses and gradients."""
+    def _sum(self, compute: Callable[[Tensor], float], parts: list[Tensor]) -> tuple[float, Tensor]:
+        """Return the sums of the losses and gradients of parts of a batch."""
         if len(parts) == 1:
-            return step(parts[0]), self._gradient
+            return compute(parts[0]), self._gradient
         loss, gradient = 0.0, torch.zeros_like(self._gradient)
         for part in parts:
-            loss += step(part)
+            loss += compute(part)
             gradient += self._gradient
         return loss, gradient
 
@@ -100,14 +124,21 @@ class Kernel:
         return self._evaluate(vector, x, "features")
 
     def _evaluate(self, vector: Tensor, x: Tensor, wanted: Literal["logits", "features"]) -> Tensor:
-        images, rows = _images(x), np.arange(len(x))
-        parts = [self._outputs(vector, images, rows[part], wanted) for part in _parts(len(x), _EVALUATED)]
-        return torch.from_numpy(np.concatenate(parts))
+        self._check(vector)
+        samples, parts = self._samples(x), _parts(torch.arange(len(x)), _EVALUATED)
+        outputs = [self._outputs(vector, samples, part, wanted, packed=i > 0) for i, part in enumerate(parts)]
+        return torch.from_numpy(np.concatenate(outputs))
 
     def _outputs(
-        self, vector: Tensor, images: Floats, rows: Integers, wanted: Literal["logits", "features"] = "logits"
+        self,
+        vector: Tensor,
+        samples: _Samples,
+        rows: Tensor,
+        wanted: Literal["logits", "features"] = "logits",
+        *,
+        packed: bool = False,
     ) -> Floats:
-        self._run(FORWARD, images, rows, vector)
+        self._run(FORWARD | PACKED if packed else FORWARD, samples, rows, vector)
         if wanted == "features":
             return self._matrix("outputs4", len(rows), self._sizes.row4, UNITS4).copy()
         return self._matrix("logits", len(rows), self._sizes.row5, self._classes).copy()
@@ -117,36 +148,54 @@ class Kernel:
         start: int = getattr(self._sizes, part)
         return self._work[start : start + rows * step].reshape(rows, step)[:, :columns]
 
+    def _samples(self, x: Tensor, y: Tensor = _NO_LABELS) -> _Samples:
+        """Return images as they are in memory if their channels are last, else a copy in that order, with labels."""
+        assert x.dtype == torch.float32
+        assert x.shape[1:] == self._shape
+        count = len(x) if y is _NO_LABELS else min(len(x), len(y))
+        return _Samples(x.permute(0, 2, 3, 1).contiguous(), _integers(y), count)
+
+    def _check(self, vector: Tensor) -> None:
+        """Stop where an address would not be enough."""
+        assert vector.dtype == torch.float32
+        assert vector.shape == (self._sizes.size,)
+        assert vector.is_contiguous()
+
     def _run(
         self,
         parts: int,
-        images: Floats,
-        rows: Integers,
+        samples: _Samples,
+        rows: Tensor,
         vector: Tensor,
-        labels: Integers = _NO_LABELS,
-        adjustment: Floats = _NO_ADJUSTMENT,
+        adjustment: Tensor = _NO_ADJUSTMENT,
         share: float = 0.0,
     ) -> float:
-        if len(rows) > self._batch:
-            self._reserve(len(rows))
-        memory = self._table, self._work, self._indices
-        loss: float = run(parts, images, rows, vector.numpy(), labels, adjustment, share, *memory)
-        return loss
+        """Compute parts of a step, and return the loss if it is one of them.
+
+        Tensors are turned into addresses here and nowhere else, while this function holds them.
+        """
+        n = len(rows)
+        if n > self._batch:
+            self._reserve(n)
+        images, labels, count = samples
+        rows = _integers(rows)
+        raised = self._step(
+            *self._results, parts, images.data_ptr(), count, rows.data_ptr(), n, vector.data_ptr(), labels.data_ptr(),
+            adjustment.data_ptr(), share, *self._memory,
+        )  # fmt: skip
+        assert not raised
+        if problem := self._problem[0]:
+            what = "row is not one of the images" if problem == NO_IMAGE else "label is not one of the network's"
+            raise IndexError(f"a {what}")
+        return float(self._loss[0])
 
 
-def _images(x: Tensor) -> Floats:
-    """Return images, flat, as they are in memory if their channels are last, else a copy in that order."""
-    images: Floats = x.permute(0, 2, 3, 1).reshape(-1).numpy()
-    return images
+def _integers(values: Tensor) -> Tensor:
+    return values.to(torch.int64).contiguous()
 
 
-def _integers(values: Tensor) -> Integers:
-    # Of one type always: numba would compile the step again for every other.
-    return np.ascontiguousarray(values.numpy(), np.int64)
-
-
-def _parts(n: int, size: int) -> list[slice]:
-    return [slice(i, min(i + size, n)) for i in range(0, n, size)]
+def _parts(rows: Tensor, size: int) -> list[Tensor]:
+    return [rows] if len(rows) <= size else list(torch.split(rows, size))
 
 
 class _Kernels(threading.local):

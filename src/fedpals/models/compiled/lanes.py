@@ -10,23 +10,16 @@ registers from one call to the next, as a value of type `Block`. Indices are not
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]
-from llvmlite import ir
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import extending
 from numba.core import types
+from numba.np import numpy_support
 
-from fedpals.errors import InputError
-
-LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8
-"""Numbers in one vector, 8 or 16. A processor with narrower registers uses several of them for one vector."""
-if wanted := os.environ.get("FEDPALS_LANES"):
-    if wanted not in {"8", "16"}:
-        raise InputError(f"FEDPALS_LANES is {wanted!r}; set it to 8 or 16, or leave it out")
-    LANES = int(wanted)
+from fedpals.models.compiled.processor import LANES
 
 INT32 = ir.IntType(32)
 _FLOAT32, _INT64 = ir.FloatType(), ir.IntType(64)
@@ -189,6 +182,12 @@ def put_index(code: Code, integers: Any, index: Any, value: Any) -> None:
     code.builder.store(code.builder.trunc(value, INT32), place, align=4)
 
 
+@intrinsic(types.intp)
+def least(code: Code, a: Any, b: Any) -> Any:
+    """Return the smaller of two integers; Python's own takes long to compile."""
+    return code.builder.select(code.builder.icmp_signed("<", a, b), a, b)
+
+
 @intrinsic()
 def prefetch(code: Code, array: Any, index: Any) -> None:
     """Have array[index] brought into the cache meanwhile; the index may be beyond the end."""
@@ -197,6 +196,17 @@ def prefetch(code: Code, array: Any, index: Any) -> None:
     function = code.builder.module.globals.get(name) or ir.Function(code.builder.module, kind, name)
     address = code.builder.bitcast(code.builder.gep(array, [index]), pointer)
     code.builder.call(function, [address, INT32(0), INT32(3), INT32(1)])  # data that are read, and needed soon
+
+
+def as_record(fields: np.dtype[Any]) -> Any:
+    """Return a function by which compiled ones read the integers of an array by name."""
+    kind = numpy_support.from_dtype(fields)
+
+    @intrinsic(kind)
+    def view(code: Code, integers: Any) -> Any:
+        return code.builder.bitcast(integers, ir.ArrayType(ir.IntType(8), fields.itemsize).as_pointer())
+
+    return view
 
 
 @intrinsic()

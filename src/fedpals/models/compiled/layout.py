@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedpals.models.compiled.lanes import LANES
-from fedpals.models.compiled.matrix import COLUMNS, ROWS
+from fedpals.models.compiled.processor import COLUMNS, LANES, ROWS
 
 CHANNELS1, CHANNELS2, UNITS3, UNITS4 = 6, 16, 120, 84
 """Channels of the two convolutions, units of the two hidden dense layers."""

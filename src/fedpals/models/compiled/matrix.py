@@ -8,11 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from fedpals.models.compiled.compiling import compiled
-from fedpals.models.compiled.lanes import LANES, Block, Code, get, intrinsic, put, stay_apart, transpose8
+from fedpals.models.compiled.lanes import Block, Code, get, intrinsic, least, put, stay_apart, transpose8
+from fedpals.models.compiled.processor import COLUMNS, LANES, ROWS, VECTORS
 
-ROWS, VECTORS = (8, 3) if LANES == 16 else (4, 3)
-"""Size of the tile of a product that is in registers: its sums take 24 of 32 registers, or 12 of 16."""
-COLUMNS = VECTORS * LANES
 _DEPTH = 128
 """Products that are summed up before they are added to the others; a longer sum would lose digits."""
 
@@ -35,7 +33,7 @@ def product(work, a, a_row, a_column, b, b_row, start, c, c_row, rows, columns, 
                 if k > 0:
                     _store_tile(tile, work, spare, COLUMNS)
                     tile = _start(work, zeros)
-                for _ in range(min(_DEPTH, depth - k)):
+                for _ in range(least(_DEPTH, depth - k)):
                     tile = _add_outer_product(tile, work, left, a_row, right)
                     left += a_column
                     right += b_row
@@ -45,8 +43,8 @@ def product(work, a, a_row, a_column, b, b_row, start, c, c_row, rows, columns, 
                 _store_tile(tile, work, c + i * c_row + j, c_row)
             else:
                 _store_tile(tile, work, spare, COLUMNS)
-                for y in range(min(ROWS, rows - i)):
-                    for x in range(min(COLUMNS, columns - j)):
+                for y in range(least(ROWS, rows - i)):
+                    for x in range(least(COLUMNS, columns - j)):
                         put(work, c + (i + y) * c_row + j + x, get(work, spare + y * COLUMNS + x))
 
 
@@ -130,7 +128,7 @@ def column_sums(work, a, a_row, c, rows, columns, spare):
         for i in range(rows):
             total = _add(total, work, a + i * a_row + j)
         _store(total, work, spare)
-        for x in range(min(LANES, columns - j)):
+        for x in range(least(LANES, columns - j)):
             put(work, c + j + x, get(work, spare + x))
 
 

@@ -65,7 +65,7 @@ class SmallCNN(nn.Sequential):
 
     def kernel(self) -> Kernel:
         """Return the kernel of this thread."""
-        # Imported here, because its compiler takes a second to load.
+        # Imported here, because a network that is only built, or has other layers, needs no machine code.
         from fedpals.models.compiled.kernel import kernel
 
         return kernel(self.shape, self.classes)

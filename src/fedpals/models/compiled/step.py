@@ -12,8 +12,9 @@ import math
 from typing import Any
 
 import numpy as np
+from numba.core import types
 
-from fedpals.models.compiled.compiling import compiled, entry, inlined
+from fedpals.models.compiled.compiling import compiled, inlined
 from fedpals.models.compiled.convolutions import first_layer, pad_image, second_layer, split_planes
 from fedpals.models.compiled.gradients import (
     add_kernels,
@@ -22,38 +23,46 @@ from fedpals.models.compiled.gradients import (
     list_winners,
     pixels_relu_gradient,
 )
-from fedpals.models.compiled.lanes import LANES, Code, get, intrinsic, put
+from fedpals.models.compiled.lanes import Code, as_record, get, intrinsic, least, put
 from fedpals.models.compiled.layout import CHANNELS1, CHANNELS2, GROUP, PIXEL, TABLE, UNITS3, UNITS4
 from fedpals.models.compiled.matrix import column_sums, product, relu, relu_gradient, transpose
+from fedpals.models.compiled.native import BACKWARD, FORWARD, LOSS, NO_IMAGE, NO_LABEL, PACKED
+from fedpals.models.compiled.processor import LANES
 
-FORWARD, LOSS, BACKWARD = 1, 2, 4
-"""Parts of a step."""
+_as_table = as_record(TABLE)
+
+_NUMBERS, _INTEGERS = types.CPointer(types.float32), types.CPointer(types.int64)
+SIGNATURE = types.int64(
+    types.int64, _NUMBERS, types.int64, _INTEGERS, types.int64, _NUMBERS, _INTEGERS, _NUMBERS, types.float64, _INTEGERS,
+    _NUMBERS, types.CPointer(types.int32), types.CPointer(types.float64),
+)  # fmt: skip
 
 
-@entry
-def run(parts, images, rows, vector, labels, adjustment, share, table, work, indices):
-    """Compute some parts of a step for a batch, and return the sum of its losses times ``share``.
+def run(parts, images, count, rows, n, vector, labels, adjustment, share, table, work, indices, loss):
+    """Compute some parts of a step for a batch of n samples, and set ``loss`` to the sum of its losses times ``share``.
 
-    The batch is images[rows], from (n, H, W, C), flat, and labels[rows]. The loss is the cross-entropy of
+    The batch is images[rows], from (count, H, W, C), flat, and labels[rows]. The loss is the cross-entropy of
     factor · logits + offset, times the weight of the label, where ``adjustment`` is the factors, the offsets and the
     weights, one for each label. Logits, their gradient (gradient5) and that of the parameters are in ``work``, where
-    ``table`` says.
+    ``table`` says. Returns what is wrong with the samples.
     """
-    s = table.view(TABLE)[0]
-    for i in rows:
-        if i < 0 or i >= len(images) // s.image:
-            raise IndexError("a row is not one of the images")
-    total = 0.0
+    s = _as_table(table)
+    for i in range(n):
+        if rows[i] < 0 or rows[i] >= count:
+            return NO_IMAGE
+        if parts & LOSS and (labels[rows[i]] < 0 or labels[rows[i]] >= s.classes):
+            return NO_LABEL
     if parts & FORWARD:
-        _pack(vector, work, s)
-        _convolutions(images, rows, work, indices, s)
-        _dense_layers(len(rows), work, s)
+        if not parts & PACKED:
+            _pack(vector, work, s)
+        _convolutions(images, rows, n, work, indices, s)
+        _dense_layers(n, work, s)
     if parts & LOSS:
-        total = _loss(rows, labels, adjustment, share, work, s)
+        loss[0] = _loss(rows, n, labels, adjustment, share, work, s)
     if parts & BACKWARD:
-        _dense_layers_backward(len(rows), work, s)
-        _convolutions_backward(images, rows, work, indices, s)
-    return total
+        _dense_layers_backward(n, work, s)
+        _convolutions_backward(images, rows, n, work, indices, s)
+    return 0
 
 
 @inlined
@@ -72,11 +81,11 @@ def _pack(vector, work, s):
 
 
 @inlined
-def _convolutions(images, rows, work, indices, s):
-    for i in range(len(rows)):
+def _convolutions(images, rows, n, work, indices, s):
+    for i in range(n):
         pad_image(images, rows[i] * s.image, work, s)
         split_planes(work, s)
-        pixels, following = s.pixels + i * s.sample, rows[min(i + 1, len(rows) - 1)] * s.image
+        pixels, following = s.pixels + i * s.sample, rows[least(i + 1, n - 1)] * s.image
         first_layer(images, following, work, indices, s, pixels, s.shifts1 + i * CHANNELS1 * s.map)
         second_layer(work, indices, s, pixels, s.places2 + i * s.features, s.outputs2 + i * s.features_row)
 
@@ -100,14 +109,12 @@ def _dense(n, work, s, x, x_row, inputs, weights, row, bias, out):
 
 
 @inlined
-def _loss(rows, labels, adjustment, share, work, s):
+def _loss(rows, n, labels, adjustment, share, work, s):
     """Return the loss and set its gradient, factor · (probability − [label is true]) · weight · share."""
     loss = 0.0
-    for i in range(len(rows)):
+    for i in range(n):
         logits, out = s.logits + i * s.row5, s.gradient5 + i * s.row5
         label = labels[rows[i]]
-        if label < 0 or label >= s.classes:
-            raise IndexError("a label is not one of the network's")
         weight = np.float64(adjustment[2 * s.classes + label])
         scale = np.float32(weight * share)
         largest = np.float32(-np.inf)
@@ -171,24 +178,24 @@ def _dense_backward(n, work, s, gradient, row, outputs, x, x_row, inputs, weight
 
 
 @inlined
-def _convolutions_backward(images, rows, work, indices, s):
+def _convolutions_backward(images, rows, n, work, indices, s):
     """Set the gradient of the convolutions' parameters."""
     _fill(work, s.sums1, CHANNELS1 * 5 * s.taps1)
     _fill(work, s.sums2, np.int64(CHANNELS2 * 25 * PIXEL))
     _fill(work, s.bias_sums1, np.int64(PIXEL))
-    for first in range(0, len(rows), GROUP):
-        count = min(GROUP, len(rows) - first)
+    for first in range(0, n, GROUP):
+        count = least(GROUP, n - first)
         pixels = s.pixels + first * s.sample
         _fill(work, s.pixels_gradient, count * s.sample)
         for o in range(CHANNELS2):
-            n = list_winners(work, indices, s, first, count, o)
-            add_windows(work, indices, s, n, pixels, s.sums2 + o * 25 * PIXEL)
-            add_kernels(work, indices, s, n, s.pixels_gradient, s.vector + s.weights2 + o * 25 * CHANNELS1)
+            winners = list_winners(work, indices, s, first, count, o)
+            add_windows(work, indices, s, winners, pixels, s.sums2 + o * 25 * PIXEL)
+            add_kernels(work, indices, s, winners, s.pixels_gradient, s.vector + s.weights2 + o * 25 * CHANNELS1)
         pixels_relu_gradient(work, s.pixels_gradient, pixels, count * s.sample, s.bias_sums1)
         for i in range(first, first + count):
             pad_image(images, rows[i] * s.image, work, s)
             gradient, shifts = s.pixels_gradient + (i - first) * s.sample, s.shifts1 + i * CHANNELS1 * s.map
-            following = rows[min(i + 1, len(rows) - 1)] * s.image
+            following = rows[least(i + 1, n - 1)] * s.image
             first_kernel_gradient(images, following, work, indices, s, gradient, shifts)
     _unpack(work, s)
 
