@@ -67,7 +67,8 @@ def run_simulation(
         Seconds after which it has failed.
     """
     # It imports flwr, which need not be installed where nothing runs on it.
-    from fedpals.flower.local.deployment import end_all, environment, free_port
+    from fedpals.flower.local.deployment import environment, free_port
+    from fedpals.flower.local.watchdog import end_all
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

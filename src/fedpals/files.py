@@ -17,12 +17,12 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that takes its place when the block ends well.
 
     A crash, a full disk or Ctrl-C inside the block leaves what stood at ``path`` before. The contents reach the disk
     before the name does, so that a power failure leaves one or the other, too. What a killed process left beside
-    ``path`` is removed.
+    ``path`` is removed. A ``private`` file can be read by its owner alone.
     """
     prefix = f".{path.stem[:40]}-{platform.node()[:40]}-"
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with writing(path):
             yield temporary
-            temporary.chmod(0o666 & ~_umask())
+            temporary.chmod(0o600 if private else 0o666 & ~_umask())
             with temporary.open("r+b") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)

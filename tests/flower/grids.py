@@ -30,7 +30,10 @@ class FakeGrid(Grid):
         self.contexts: dict[int, Context] = {}
         self.spoil: dict[int, Spoil] = {}
         self.offline: set[int] = set()
+        self.hanging: set[int] = set()
+        """Nodes that are connected and do not answer."""
         self.sent: list[Message] = []
+        self.waiting: dict[str, Message] = {}
         for i in partitions:
             self.join(i, run_config)
 
@@ -47,33 +50,50 @@ class FakeGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return [node for node in self.contexts if node not in self.offline]
 
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
+            self.sent.append(message)
+            self.waiting[message.metadata.message_id] = message
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Replies; a lost one has expired, as no test waits for it, unless its node is slow."""
+        replies = []
+        for message_id in list(message_ids):
+            message = self.waiting[message_id]
+            node = message.metadata.dst_node_id
+            if node in self.hanging:
+                continue
+            del self.waiting[message_id]
+            spoilt = self.flowers_error(5, message) if node in self.offline else self.answered(message)
+            replies.append(self.flowers_error(3, message) if spoilt is None else spoilt)
+        return replies
+
+    def answered(self, message: Message) -> Message | None:
+        node = message.metadata.dst_node_id
+        try:
+            reply = self.app(message, self.contexts[node])
+        except Exception as error:  # noqa: BLE001 -- as Flower's client process does
+            reply = Message(Error(2, repr(error)), reply_to=message)
+        return self.spoil[node](reply) if node in self.spoil else reply
+
+    @staticmethod
+    def flowers_error(code: int, message: Message) -> Message:
+        """An error that Flower reports in its own name."""
+        report = Message(Error(code, "unavailable"), reply_to=message)
+        report.metadata.__dict__["_src_node_id"] = 1
+        return report
+
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         del timeout
-        replies = []
-        for message in messages:
-            self.sent.append(message)
-            node = message.metadata.dst_node_id
-            if node in self.offline:
-                continue
-            try:
-                reply = self.app(message, self.contexts[node])
-            except Exception as error:  # noqa: BLE001 -- as Flower's client process does
-                reply = Message(Error(2, repr(error)), reply_to=message)
-            spoilt = self.spoil[node](reply) if node in self.spoil else reply
-            replies += [] if spoilt is None else [spoilt]
-        return replies
+        return self.pull_messages(self.push_messages(list(messages)))
 
     def kinds(self, kind: str) -> list[int]:
         """The nodes that were sent a kind of message."""
         return [m.metadata.dst_node_id for m in self.sent if m.metadata.message_type == kind]
 
     def create_message(self, *_: Any, **__: Any) -> Message:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         raise NotImplementedError
 
     def set_run(self, run: Any) -> None:

@@ -1,12 +1,17 @@
-"""Every Python block of docs/flower.md runs, on real images, in this process."""
+"""Every Python block of the pages on Flower runs, on real images, in this process."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from functools import partial
+from io import StringIO
+from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Context, RecordDict
 
 from fedpals.models.networks import build
 from tests.flower.grids import FakeGrid, worker
@@ -44,6 +49,17 @@ def test_blocks_run() -> None:
     assert set(names["arrays"]) == set(names["initial_arrays"])
 
 
-def test_the_method_in_training_md_is_the_package_s() -> None:
-    (block,) = blocks("docs/training.md")
-    assert block.strip() in (ROOT / "src" / "fedpals" / "methods" / "proximal.py").read_text(encoding="utf-8")
+def test_the_first_app_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its two files, as modules of the names that the page gives them, with four nodes in this process."""
+    client_code, server_code = blocks("docs/start/flower.md")
+    for name, code in (("first", ""), ("first.client_app", client_code), ("first.server_app", server_code)):
+        module = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        exec(compile(code, name, "exec"), module.__dict__)
+    client, server = (sys.modules[f"first.{part}_app"] for part in ("client", "server"))
+    context = Context(1, 0, {}, RecordDict(), {})
+    output = StringIO()
+    with redirect_stdout(output), torch.random.fork_rng():
+        torch.manual_seed(0)  # the page's network starts at random
+        server.app(grid=FakeGrid(client.app, range(4)), context=context)
+    assert float(output.getvalue().split(":")[1]) > 0.5

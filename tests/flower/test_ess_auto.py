@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 from fedpals.errors import InputError
 from fedpals.flower import LabelAware, messages, strategy
@@ -110,10 +109,3 @@ def test_if_nobody_compares_it_stays_at_fedavg(whole: Worker, log: pytest.LogCap
 def test_nobody_holds_samples_out(whole: Worker) -> None:
     with pytest.raises(InputError, match=r"ess is 'auto', but no client holds samples out.*ess=0\.5"):
         auto(whole).start(grid_of(whole), initial(whole), num_rounds=1)
-
-
-def test_a_wrapper_that_adds_noise(whole: Worker) -> None:
-    grid = grid_of(whole, held_out=HELD_OUT)
-    wrapper = DifferentialPrivacyServerSideFixedClipping(auto(whole), 0.1, 1.0, 6)
-    with pytest.raises(InputError, match="without the wrapper's noise"):
-        wrapper.start(grid, initial(whole), num_rounds=1)

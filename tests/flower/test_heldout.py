@@ -12,7 +12,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 from fedpals.engine import checkpoint
 from fedpals.engine.flat_model import FlatModel
@@ -266,24 +265,6 @@ def test_a_plain_app_sends_no_feature_sums(whole: Worker) -> None:
     server.start(grid, initial(whole), num_rounds=1)
     with pytest.raises(InputError, match="at least one client must send sums of its features"):
         server.with_gaussian_head()
-
-
-def test_behind_a_wrapper_clients_see_no_arrays_without_its_noise(whole: Worker) -> None:
-    def wrapped(server: LabelAware) -> DifferentialPrivacyServerSideFixedClipping:
-        return DifferentialPrivacyServerSideFixedClipping(
-            server, noise_multiplier=0.1, clipping_norm=0.5, num_sampled_clients=5
-        )
-
-    grid = grid_of(whole, held_out=HELD_OUT)
-    server = fedpals(whole)
-    wrapped(server).start(grid, initial(whole), num_rounds=1)
-    assert not grid.kinds("query.tally")
-    with pytest.raises(InputError, match="without the wrapper's noise"):
-        server.with_gaussian_head()
-    assert not grid.kinds("query.featuresums")
-    for setting in ("averaging", "server_momentum"):
-        with pytest.raises(InputError, match="leave out the wrapper"):
-            wrapped(fedpals(whole, **{setting: 0.9})).start(grid, initial(whole), num_rounds=1)
 
 
 # The server is stopped

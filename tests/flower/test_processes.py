@@ -20,7 +20,8 @@ from safetensors.torch import load_file
 from fedpals.engine import checkpoint
 from fedpals.flower import FedAvg
 from fedpals.flower.local.certificates import make_certificates
-from fedpals.flower.local.deployment import Deployment, end_all, environment, free_port
+from fedpals.flower.local.deployment import Deployment, environment, free_port
+from fedpals.flower.local.watchdog import end_all, process_ids
 from fedpals.shift.evaluation import Correction
 from fedpals.simulation.run import Run
 from fedpals.simulation.simulator import simulate
@@ -54,17 +55,6 @@ def written(path: Path, like: Worker) -> torch.Tensor:
     return like.model.vector.clone()
 
 
-def nothing_runs(home: Path) -> bool:
-    mark = f"FLWR_HOME={home}".encode()
-    environments = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            environments.append(path.read_bytes())
-        except OSError:
-            continue
-    return not any(mark in text.split(b"\0") for text in environments)
-
-
 def test_a_ray_simulation_has_the_simulators_bits(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"clients": 5, "labels_per_client": 3, "model": "logistic"}
     settings |= {"method": "scaffold+fedpals", "ess": 0.5, "rounds": 5, "participation": 0.5}
@@ -87,7 +77,7 @@ def test_a_ray_simulation_has_the_simulators_bits(tmp_path: Path) -> None:
     run = Run.of(task="digits", **settings)
     simulated = SimulationState.load(simulate(run, tmp_path).checkpoint)
     assert torch.equal(written(out, Worker(run)), simulated.vector)
-    assert nothing_runs(home)
+    assert not process_ids(home)
 
 
 def test_a_deployment_over_tls_survives_the_death_of_a_node_and_refuses_strangers(tmp_path: Path) -> None:
@@ -114,13 +104,13 @@ def test_a_deployment_over_tls_survives_the_death_of_a_node_and_refuses_stranger
         assert deceived.wait(LIMIT) != 0
         assert "Failed to activate SuperNode" in deployment.log("node-3")
         assert "CERTIFICATE_VERIFY_FAILED" in deployment.log("node-4")
-    assert nothing_runs(home)
+    assert not process_ids(home)
     assert not home.exists()
 
     output = log.read_text()
     assert "round 1: trained 2 of 2 participants" in output
     assert "round 2: trained 1 of 1 participants" in output
-    assert re.search(r"round 2: client 1 \(node \d+\): no reply", output)
+    assert re.search(r"round 2: client 1 \(node \d+\): (no reply|error: Node Unavailable)", output), output
 
     worker = Worker(Run.of(task="digits", **settings))
     grid = grid_of(worker)
@@ -154,24 +144,6 @@ def test_the_recommended_layer_of_real_nodes_is_the_simulators(tmp_path: Path) -
     assert all(torch.equal(tensors[key], expected[key]) for key in tensors)
     accuracy = result_of(record)["selected"]["recommended"]["test"]["accuracy"]
     assert f"With the recommended layer: accuracy {accuracy:.4f}" in log.read_text()
-
-
-def test_fedpals_flower_up_leaves_nothing_behind_after_an_interruption(tmp_path: Path) -> None:
-    # A folder for temporary files of its own shows what is left there.
-    command = [*FEDPALS, "flower", "up", str(APP), "-n", "1", "-c", config(clients=3, nodes=2)]
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=log, stderr=subprocess.STDOUT
-        )
-    try:
-        wait_for(lambda: "Starting" in (tmp_path / "log").read_text(), (tmp_path / "log").read_text)
-        (home,) = tmp_path.glob("fedpals-flower-*/home")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-    finally:
-        process.kill()
-    assert nothing_runs(home)
-    assert not list(tmp_path.glob("fedpals-flower-*"))
 
 
 def test_fedpals_flower_up_needs_an_app(tmp_path: Path) -> None:

@@ -155,4 +155,6 @@ def test_scaffold_learns_with_adam(tmp_path: Path) -> None:
     """With Adam the way that a client goes says nothing about its gradient: taken for one, nothing was learned."""
     keys = {**SMALL, "rounds": 8, "optimizer": "adam", "learning_rate": 0.003, "labels_per_client": 9}
     losses = [line.loss for line in simulate(Run.of(**keys, method="scaffold"), tmp_path).lines()]
+    assert losses[0] is not None
+    assert losses[-1] is not None
     assert losses[-1] < 0.5 * losses[0]

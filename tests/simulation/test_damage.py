@@ -172,7 +172,7 @@ def test_a_full_disk_fails_its_run_and_the_others_are_tried(tmp_path: Path, monk
 
     def full(handle: int) -> None:
         calls.append(handle)
-        if len(calls) == 5:  # configuration, metrics, round 1, checkpoint, round 2
+        if len(calls) == 6:  # configuration, server's view, metrics, round 1, checkpoint, round 2
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(handle)
 

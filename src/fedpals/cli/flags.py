@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 import typer
 
 from fedpals.methods import METHODS
 from fedpals.simulation.run import RunKey, run_keys
 
-DATA, FEDERATION, METHOD, TRAINING, EVALUATION, OUTPUT = (
+DATA, FEDERATION, METHOD, TRAINING, PROTECTION, EVALUATION, OUTPUT = (
     "Data",
     "Federation",
     "Method",
     "Training",
+    "Privacy and dishonest clients",
     "Evaluation",
     "Computing and output",
 )
+DataFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder to search for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
+    ),
+]
+Device: TypeAlias = Annotated[str, typer.Option(help="cpu, or cuda if available.", rich_help_panel=OUTPUT)]
+Resume: TypeAlias = Annotated[
+    bool, typer.Option(help="Continue unfinished runs, or start them over.", rich_help_panel=OUTPUT)
+]
+CheckpointEvery: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Rounds between checkpoints.", rich_help_panel=OUTPUT)
+]
 _PANELS = {
     "task": DATA,
     "image_size": DATA,
@@ -41,10 +56,11 @@ _PANEL_OF_PART = {
     "Network": TRAINING,
     "Plan": TRAINING,
     "ServerPlan": TRAINING,
+    "Protection": PROTECTION,
     "Knowledge": FEDERATION,
     "Seed": TRAINING,
 }
-_ORDER = (DATA, FEDERATION, METHOD, TRAINING, EVALUATION)
+_ORDER = (DATA, FEDERATION, METHOD, TRAINING, PROTECTION, EVALUATION)
 
 
 def run_flags() -> list[inspect.Parameter]:

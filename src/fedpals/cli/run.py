@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpals.cli.flags import DATA, OUTPUT, TRAINING
+from fedpals.cli.flags import OUTPUT, TRAINING, CheckpointEvery, DataFolder, Device, Resume
 from fedpals.cli.terminal import escape, new_console
 from fedpals.config import did_you_mean, read_toml
 from fedpals.errors import InputError, MissingExtraError
@@ -51,19 +51,10 @@ def run(
         typer.Option(min=1, help="Processes: for runs, or for the clients of one run.", rich_help_panel=OUTPUT),
     ] = 1,
     out: Annotated[Path, typer.Option(help="Folder of runs.", rich_help_panel=OUTPUT)] = Path("runs"),
-    data_folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to search for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda if available.", rich_help_panel=OUTPUT)] = "cpu",
-    resume: Annotated[
-        bool, typer.Option(help="Continue unfinished runs, or start them over.", rich_help_panel=OUTPUT)
-    ] = True,
-    checkpoint_every: Annotated[
-        int, typer.Option(min=1, help="Rounds between checkpoints.", rich_help_panel=OUTPUT)
-    ] = 1,
+    data_folder: DataFolder = None,
+    device: Device = "cpu",
+    resume: Resume = True,
+    checkpoint_every: CheckpointEvery = 1,
     tracker: Annotated[
         list[str] | None,
         typer.Option(
@@ -166,6 +157,8 @@ def compute(runs: Sequence[Run], settings: SweepSettings, console: Console) -> S
             )
         console.print(f"[dim]Records: {escape(str(settings.out))}[/dim]", soft_wrap=True)
     print_choices(finished, console)
+    print_privacy(finished, console)
+    warn_of_outliers(finished, console)
     warn_of_divergence(outcome.records, console)
     exit_unless_finished(outcome, runs, console)
     return outcome.records
@@ -179,6 +172,31 @@ def print_choices(records: Sequence[Record], console: Console) -> None:
         study = Study(tuple(record for record in records if record.run.data.name == task))
         for title, sentence in study.choices().items():
             console.print(f"[dim]{escape(title)}: {sentence}[/dim]", soft_wrap=True)
+
+
+def print_privacy(records: Sequence[Record], console: Console) -> None:
+    """Say how private the models of runs with noise for privacy are."""
+    for record in records:
+        if record.run.protection.private and (spent := (lines := record.lines())[-1].privacy) is not None:
+            console.print(
+                f"[dim]{escape(record.run.name)}: ε = {spent.epsilon:.2f} at δ = {spent.delta:g} after {len(lines)} "
+                f"rounds, for the client that spent most (client {spent.client})[/dim]",
+                soft_wrap=True,
+            )
+
+
+def warn_of_outliers(records: Sequence[Record], console: Console) -> None:
+    """Name the clients of runs whose updates were far longer than the others'."""
+    for record in records:
+        rounds = [line for line in record.lines() if line.outliers]
+        if rounds:
+            clients = sorted({outlier.client for line in rounds for outlier in line.outliers})
+            done = {"refuse": "refused", "clip": "clipped"}.get(record.run.protection.outliers or "", "kept")
+            console.print(
+                f"[bold yellow]far updates:[/] {escape(record.run.name)}: client {', '.join(map(str, clients))} in "
+                f"{len(rounds)} rounds, first in round {rounds[0].round}: {rounds[0].outliers[0]}; {done}",
+                soft_wrap=True,
+            )
 
 
 def _print_study(records: Sequence[Record], console: Console) -> None:

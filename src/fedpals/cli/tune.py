@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedpals.cli.flags import DATA, OUTPUT
+from fedpals.cli.flags import OUTPUT, CheckpointEvery, DataFolder, Device, Resume
 from fedpals.cli.run import (
     CONFIG_HELP,
     check_device,
@@ -45,19 +45,10 @@ def tune(
     correction: Annotated[Use, typer.Option(help="How the model will be used and compared.")] = Use.prior,
     workers: Annotated[int, typer.Option(min=1, help="Processes.", rich_help_panel=OUTPUT)] = 1,
     out: Annotated[Path, typer.Option(help="Folder of runs.", rich_help_panel=OUTPUT)] = _OUT,
-    data_folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to search for data first.", show_default="$FEDPALS_DATA, then the cache", rich_help_panel=DATA
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, or cuda if available.", rich_help_panel=OUTPUT)] = "cpu",
-    resume: Annotated[
-        bool, typer.Option(help="Continue unfinished runs, or start them over.", rich_help_panel=OUTPUT)
-    ] = True,
-    checkpoint_every: Annotated[
-        int, typer.Option(min=1, help="Rounds between checkpoints.", rich_help_panel=OUTPUT)
-    ] = 1,
+    data_folder: DataFolder = None,
+    device: Device = "cpu",
+    resume: Resume = True,
+    checkpoint_every: CheckpointEvery = 1,
     **flags: Any,
 ) -> None:
     """Choose the ESS of FedPALS without target samples: one run per ESS, compared by the clients' estimate."""

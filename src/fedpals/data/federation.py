@@ -79,6 +79,8 @@ class Federation:
         name
             Of tables and folders.
 
+        Examples
+        --------
         >>> x, y = [[0.1], [0.9], [0.2], [0.8]], ["healthy", "sick", "healthy", "sick"]
         >>> federation = Federation.of(x, y, client=["A", "A", "B", "B"], target={"healthy": 0.3, "sick": 0.7})
         >>> federation.names, federation.table.tolist(), federation.target.tolist()

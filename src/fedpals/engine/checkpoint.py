@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +15,47 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialized
 from torch import Tensor
 
+from fedpals.engine.lock import locked
 from fedpals.errors import InputError
-from fedpals.files import replacing
+from fedpals.files import replacing, writing
 
 
-def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], *, private: bool = False) -> None:
     """Replace the file at ``path``; a crash at any moment leaves the old one or the new one."""
     content = serialized({name: t.contiguous() for name, t in tensors.items()}, {"facts": json.dumps(facts)})
-    with replacing(path) as temporary:
+    with replacing(path, private=private) as temporary:
         temporary.write_bytes(content)
+
+
+def previous(path: Path) -> Path:
+    """Return where the state before the one at ``path`` is kept."""
+    return path.with_name(f"{path.stem}-previous{path.suffix}")
+
+
+def keep_previous(path: Path) -> None:
+    """Keep the state at ``path``, if there is one, under the name of the previous one; it stays at ``path``, too."""
+    if path.is_file():
+        with replacing(previous(path), private=True) as temporary:
+            temporary.unlink()
+            try:
+                os.link(path, temporary)
+            except OSError:  # a file system without links
+                shutil.copyfile(path, temporary)
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Hold the lock of a checkpoint inside the block; raise `InputError` at once if it cannot be written."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give the name of a file")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    with locked(path.parent, name=f".{path.name}.lock") as is_free:
+        if not is_free:
+            raise InputError(f"{path}: another server writes this checkpoint; wait for its end, or choose another file")
+        yield
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

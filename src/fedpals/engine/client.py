@@ -132,15 +132,16 @@ def batches(
     """
     step = 0
     starts = [start for start in range(0, len(y), plan.batch_size) if start == 0 or len(y) - start >= smallest]
+    sizes = [end - start for start, end in zip(starts, [*starts[1:], len(y)], strict=True)]
     for _ in range(plan.epochs) if plan.steps is None else count():
         rows = torch.from_numpy(rng.permutation(len(y))).to(x.device)
         inputs, labels = x, y
         if plan.augment is not None:
             inputs, labels, rows = augmented(x[rows], plan.augment, rng), y[rows], _all_rows(x)
-        for start, end in zip(starts, [*starts[1:], len(y)], strict=True):
+        for batch in torch.split(rows, sizes):
             if step == plan.steps:
                 return
-            yield inputs, labels, rows[start:end]
+            yield inputs, labels, batch
             step += 1
 
 
@@ -193,7 +194,7 @@ def local_update(
     loss_and_gradient = fastest(model, rule, counts, x, rule.label_weights(counts, server))
     steps_of = _whole_batch(x, y, plan, rng) if rule.full_batch else batches(x, y, plan, rng, smallest=smallest)
     total = torch.zeros_like(weights) if rule.needs_gradients else None
-    losses = []
+    losses: list[Tensor | float] = []
     for inputs, labels, rows in steps_of:
         loss, gradient = loss_and_gradient(inputs, labels, rows)
         if total is not None:
@@ -205,7 +206,14 @@ def local_update(
         losses.append(loss)
     steps = len(losses)
     state = rule.client_state(client, anchor, weights, None if total is None else total.div_(steps))
-    return Update(model.vector.clone(), float(torch.stack(losses).double().mean()), steps, state)
+    return Update(model.vector.clone(), _mean(losses), steps, state)
+
+
+def _mean(losses: list[Tensor | float]) -> float:
+    """Return the mean of the steps' losses; those of torch stay on its device until here."""
+    tensors = [loss for loss in losses if isinstance(loss, Tensor)]
+    values = torch.stack(tensors).double() if tensors else torch.tensor(losses, dtype=torch.float64)
+    return float(values.mean())
 
 
 def _sgd(weights: Tensor, plan: Plan) -> Callable[[Tensor], None]:

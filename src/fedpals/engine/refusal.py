@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -12,6 +14,17 @@ from fedpals.engine.client import Update
 
 class Refused(Exception):  # noqa: N818 -- a verdict on a reply, which never reaches the user as an error
     """Why a reply cannot be used."""
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong while ``what`` of a reply is read into `Refused`: a stranger chose its bytes."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:  # noqa: BLE001 -- one reply never ends the run
+        raise Refused(f"{what} cannot be read ({type(error).__name__}: {error})") from None
 
 
 def why_refused(update: Update, like: Tensor, rule_vector: Tensor | None = None) -> str | None:

@@ -7,17 +7,21 @@ a fixed order, renew the states of rule and weighting. How clients are reached i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpals.engine.client import Update
-from fedpals.engine.refusal import why_refused
-from fedpals.engine.round import EssChoice, Refusal, Round
+from fedpals.engine import privacy
+from fedpals.engine.aggregation import length, median_weights, private_mean, weighted_means
+from fedpals.engine.collection import Collected, Train, collect
+from fedpals.engine.collection import DivergedError as DivergedError  # every engine catches it
+from fedpals.engine.protection import Protection
+from fedpals.engine.round import EssChoice, PrivacySpent, Round
 from fedpals.engine.state import ServerState
-from fedpals.errors import FedpalsError, InputError
+from fedpals.errors import InputError
 from fedpals.labels import Indices, LabelCounts, Vector
 from fedpals.methods import ClientRule, Method
 from fedpals.rng import generator
@@ -28,12 +32,6 @@ _WARM_UP_ROUNDS = 5
 """Rounds after which the running mean forgets half as slowly as it could."""
 
 
-class DivergedError(FedpalsError, ArithmeticError):
-    """No client returned an update that can be used."""
-
-
-Train = Callable[[Sequence[int]], Iterable[Update | str]]
-"""Trains clients; for each in order its update, or why there is none."""
 Losses = Callable[[Sequence[int]], Iterable[float]]
 """The losses of the global parameters at clients; NaN where a client does not say."""
 Compare = Callable[[Sequence[int], Sequence[Tensor]], Comparison | None]
@@ -54,15 +52,24 @@ class Server:
         minimum: int = 1,
         momentum: float | None = None,
         averaging: float | None = None,
+        protection: Protection = Protection(),  # noqa: B008 -- frozen
+        noise_key: str | None = None,
         seed: int = 0,
     ) -> None:
         self.method, self.counts, self.target, self.state = method, counts, target, state
         self.participation, self.minimum, self.seed = participation, minimum, seed
-        self.momentum, self.averaging = momentum, averaging
+        self.momentum, self.averaging, self.protection = momentum, averaging, protection
+        if protection.private:
+            privacy.check_method(method)
+            privacy.require_accountant()
+            state.noise_key = state.noise_key or noise_key or secrets.token_hex(32)
+            state.spent = np.zeros(counts.shape[0]) if state.spent is None else state.spent
         if state.weighting is None:
             state.weighting = method.weighting.start(counts)
         self._last_candidates: tuple[Indices, Sequence[Vector]] | None = None
         self._rule_vector: Tensor | None = None
+        self._reachable: Indices | None = None
+        """Rows of the clients that can be reached; None for all."""
 
     def admit(self, counts: LabelCounts) -> None:
         """Take in clients that joined: the rows of ``counts`` after those that the server has.
@@ -73,6 +80,8 @@ class Server:
         if mixture is not None and start is not None:
             share = start[mixture.size :]
             self.state.weighting = np.concatenate([mixture * (1.0 - share.sum()), share])
+        if (spent := self.state.spent) is not None:
+            self.state.spent = np.pad(spent, (0, counts.shape[0] - spent.size))
         self.counts = counts
         self._last_candidates = self._rule_vector = None
 
@@ -84,14 +93,11 @@ class Server:
     def participants(self, number: int, present: Indices | None = None) -> Indices:
         """Draw the clients of a round, in ascending order; clients without samples have nothing to say.
 
-        ``present`` are the clients that can be reached; all of them unless given.
+        ``present`` are the clients that can be reached; all of them unless given. Until the next draw the others have
+        no share in anything: not in the rule's vector of the server either.
         """
-        is_able = self.counts.sizes > 0
-        if present is not None:
-            is_present = np.zeros(is_able.size, dtype=bool)
-            is_present[present] = True
-            is_able = is_able & is_present
-        able = np.flatnonzero(is_able).astype(np.int64)
+        self._reachable, self._rule_vector = present, None
+        able = self._able
         if self.participation >= 1.0:
             return able
         count = min(able.size, max(self.minimum, round(self.participation * able.size)))
@@ -115,26 +121,45 @@ class Server:
     def advance(self, participants: Indices, train: Train, losses: Losses, compare: Compare | None = None) -> Round:
         """Compute one round. The state changes only if all went well."""
         state, number = self.state, self.state.round + 1
-        candidates, participants, updates, refused = self._collect(number, participants, train)
-        moves = [self._move(average) for average in self._aggregate(participants, candidates, updates)]
+        collected = collect(
+            number,
+            participants,
+            self._candidates,
+            train,
+            start=state.vector,
+            rule_vector=next(iter(state.clients.values()), None),
+            protection=self.protection,
+        )
+        participants, candidates = collected.participants, collected.candidates
+        weights, averages, clipped = self._aggregate(number, collected)
+        moves = [self._move(self.method.rule.step(state.vector, average)) for average in averages]
+        if not all(torch.isfinite(vector).all() for vector, _ in moves):
+            raise DivergedError(f"round {number}: {_largest(collected, state.vector)}")
         chosen, choice = self._choose(participants, candidates, [vector for vector, _ in moves], compare)
-        alpha, (vector, velocity) = candidates[chosen], moves[chosen]
-        weights = dict(zip(participants.tolist(), alpha.tolist(), strict=True))
-        used = [i for i, a in weights.items() if a > 0]
-        mix = label_mix(self.method.rule, self.counts, self.target, participants, alpha)
+        alpha, (vector, velocity) = weights[chosen], moves[chosen]
+        mix = label_mix(self.method.rule, self.counts, self.target, participants, alpha, self._population)
         weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
+        spent = self._spend(participants, alpha, clipped)
         state.round, state.vector, state.weighting = number, vector, weighting
         if len(candidates) > 1:
             state.position = chosen
         state.velocity, state.average = velocity, self._average(number, vector)
-        state.clients |= {i: u.state for i, u in sorted(updates.items()) if u.state is not None}
+        if spent is None:  # with noise for privacy nothing of the clients is kept but the aggregate
+            state.clients |= {i: u.state for i, u in sorted(collected.updates.items()) if u.state is not None}
         self._rule_vector = None
         state.mixes.append(mix)
         del state.mixes[: -rounds_per_pass(self.participation)]
-        client_losses = {i: math.nan if (loss := updates[i].loss) is None else loss for i in used}
-        loss = float(sum(weights[i] * client_losses[i] for i in used))
-        trained = int(np.any(candidates, axis=0).sum())
-        return Round(number, participants, alpha, trained, loss, tuple(refused), choice)
+        return Round(
+            number,
+            participants,
+            alpha,
+            collected.trained,
+            collected.loss(alpha),
+            collected.refused,
+            choice,
+            spent,
+            collected.outliers,
+        )
 
     @property
     def rule_vector(self) -> Tensor | None:
@@ -145,11 +170,27 @@ class Server:
         if self._rule_vector is None:
             clients: list[tuple[float, Tensor]] = []
             if self.state.clients:
-                everyone = np.flatnonzero(self.counts.sizes).astype(np.int64)
+                everyone = self._able
                 share = dict(zip(everyone.tolist(), self.weigh(everyone).tolist(), strict=True))
-                clients = [(share[i], vector) for i, vector in sorted(self.state.clients.items())]
-            self._rule_vector = self.method.rule.server_vector(clients, self.counts, self.target)
+                clients = [(share[i], vector) for i, vector in sorted(self.state.clients.items()) if i in share]
+            self._rule_vector = self.method.rule.server_vector(clients, self._population, self.target)
         return self._rule_vector
+
+    @property
+    def _able(self) -> Indices:
+        """Rows of the clients that can be reached and have samples, in ascending order."""
+        is_able = self.counts.sizes > 0
+        if self._reachable is not None:
+            is_reachable = np.zeros(is_able.size, dtype=bool)
+            is_reachable[self._reachable] = True
+            is_able = is_able & is_reachable
+        return np.flatnonzero(is_able).astype(np.int64)
+
+    @property
+    def _population(self) -> LabelCounts:
+        """Counts of the clients that can be reached."""
+        is_everyone = self._reachable is None or self._reachable.size == self.counts.shape[0]
+        return self.counts if is_everyone else self.counts.subset(self._able)
 
     @property
     def prior_shift(self) -> Vector:
@@ -160,30 +201,6 @@ class Server:
     def learned_prior(self) -> Vector:
         """What the rule makes of p_α, (K,), up to a factor: of its mean over one pass through all clients."""
         return self.method.rule.learned_prior(np.asarray(np.mean(self.state.mixes, axis=0)))
-
-    def _collect(
-        self, number: int, participants: Indices, train: Train
-    ) -> tuple[Sequence[Vector], Indices, dict[int, Update], list[Refusal]]:
-        """Train every participant that has weight in a candidate; refuse what cannot be used, weigh the rest afresh."""
-        updates: dict[int, Update] = {}
-        refused: list[Refusal] = []
-        rule_vector = next(iter(self.state.clients.values()), None)
-        while participants.size:
-            candidates = self._candidates(participants)
-            weighed = participants[np.any(candidates, axis=0)].tolist()
-            missing = [i for i in weighed if i not in updates]
-            if not missing:
-                return candidates, participants, updates, refused
-            for i, update in zip(missing, train(missing), strict=True):
-                reason = update if isinstance(update, str) else why_refused(update, self.state.vector, rule_vector)
-                if isinstance(update, Update) and reason is None:
-                    updates[i] = update
-                    rule_vector = update.state if rule_vector is None else rule_vector
-                else:
-                    refused.append(Refusal(i, str(reason)))
-                    participants = participants[participants != i]
-        reasons = "; ".join(f"client {refusal.client}: {refusal.reason}" for refusal in refused[:3])
-        raise DivergedError(f"round {number}: no client returned a usable update ({reasons or 'nobody took part'})")
 
     def _candidates(self, participants: Indices) -> Sequence[Vector]:
         """Return all weights to choose from; solved once as long as the participants stay the same."""
@@ -222,18 +239,34 @@ class Server:
         sizes, used = self.counts.sizes[participants], alpha > 0
         return 1.0 / float((np.square(alpha[used]) / sizes[used]).sum() * sizes.sum())
 
-    def _aggregate(
-        self, participants: Indices, candidates: Sequence[Vector], updates: Mapping[int, Update]
-    ) -> list[Tensor]:
-        """Σ α_i w_i in the order of the clients, in double precision, for every α; then the rule's server step."""
-        start = self.state.vector
-        totals = [torch.zeros_like(start, dtype=torch.float64) for _ in candidates]
-        for i, shares in zip(participants.tolist(), np.transpose(candidates).tolist(), strict=True):
-            vector = updates[i].vector.double() if any(shares) else None
-            for total, share in zip(totals, shares, strict=True):
-                if vector is not None and share > 0:
-                    total.add_(vector, alpha=share)
-        return [self.method.rule.step(start, total.to(start.dtype)) for total in totals]
+    def _aggregate(self, number: int, collected: Collected) -> tuple[Sequence[Vector], list[Tensor], int]:
+        """Return the weights of every candidate, the means with them, and how many updates privacy shortened."""
+        start, candidates, vectors = self.state.vector, collected.candidates, collected.vectors
+        protection = self.protection
+        if protection.clip_update is not None:
+            (alpha,) = candidates
+            assert self.state.noise_key is not None
+            mean, clipped = private_mean(
+                start,
+                vectors,
+                alpha,
+                clip=protection.clip_update,
+                sigma=protection.sigma(alpha),
+                key=self.state.noise_key,
+                number=number,
+            )
+            return candidates, [mean], clipped
+        if protection.aggregation is not None:
+            candidates = [median_weights(start, vectors, alpha) for alpha in candidates]
+        return candidates, weighted_means(vectors, candidates, start), 0
+
+    def _spend(self, participants: Indices, alpha: Vector, clipped: int) -> PrivacySpent | None:
+        """Add a round to what every client has spent; return ε of the client that has spent most."""
+        protection, spent = self.protection, self.state.spent
+        if protection.noise_multiplier is None or spent is None:
+            return None
+        self.state.spent = privacy.spend(spent, participants, alpha, protection.noise_multiplier)
+        return privacy.report(self.state.spent, protection.delta, protection.sigma(alpha), clipped)
 
     def _move(self, average: Tensor) -> tuple[Tensor, Tensor | None]:
         """v_t = m v_{t−1} + (Σ α_i w_i − w_{t−1}), w_t = w_{t−1} + v_t (Hsu et al., 2019); or plainly Σ α_i w_i."""
@@ -262,11 +295,28 @@ class Server:
         return self.method.weighting.learn(self.state.weighting, rows, np.array(list(finite.values())))
 
 
-def label_mix(rule: ClientRule, counts: LabelCounts, target: Vector, participants: Indices, alpha: Vector) -> Vector:
-    """Return the label mix that a round trains on, (K,): p_α = Σ α_i S_i; ∝ Σ α_i w_i S_i if the rule weighs labels."""
+def _largest(collected: Collected, start: Tensor) -> str:
+    """Name the client whose update is the longest, where the mean of all is not finite."""
+    norms = {i: length(update.vector.double() - start.double()) for i, update in collected.updates.items()}
+    client = max(norms, key=lambda i: norms[i])
+    return f"the mean of the updates is not finite; the longest is client {client}'s, of norm {norms[client]:.3g}"
+
+
+def label_mix(
+    rule: ClientRule,
+    counts: LabelCounts,
+    target: Vector,
+    participants: Indices,
+    alpha: Vector,
+    population: LabelCounts | None = None,
+) -> Vector:
+    """Return the label mix that a round trains on, (K,): p_α = Σ α_i S_i; ∝ Σ α_i w_i S_i if the rule weighs labels.
+
+    ``population`` are the counts of the clients that can be reached; all of ``counts`` unless given.
+    """
     some = counts.subset(participants)
     plain = np.asarray(alpha @ some.marginals)
-    weights = rule.label_weights(torch.from_numpy(some.table), rule.server_vector((), counts, target))
+    weights = rule.label_weights(torch.from_numpy(some.table), rule.server_vector((), population or counts, target))
     if weights is None:
         return plain
     mix = np.asarray(alpha @ (weights.double().numpy() * some.marginals))

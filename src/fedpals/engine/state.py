@@ -33,6 +33,10 @@ class ServerState:
     """Number of the weights that were chosen last, where the weighting has several."""
     mixes: list[Vector] = field(default_factory=list)
     """p_α of the last rounds, as many as it takes every client to have its turn."""
+    spent: Vector | None = None
+    """μ² of every client, with differential privacy."""
+    noise_key: str | None = None
+    """Secret that the noise for privacy is drawn with; whoever has it can take the noise away."""
 
     @property
     def model(self) -> Tensor:
@@ -62,7 +66,10 @@ class ServerState:
             tensors["weighting"] = torch.from_numpy(self.weighting)
         if self.mixes:
             tensors["mixes"] = torch.from_numpy(np.array(self.mixes))
-        return tensors, {"round": self.round} | ({} if self.position is None else {"position": self.position})
+        if self.spent is not None:
+            tensors["spent"] = torch.from_numpy(self.spent)
+        facts = {"round": self.round, "position": self.position, "noise_key": self.noise_key}
+        return tensors, {name: value for name, value in facts.items() if value is not None}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
@@ -76,4 +83,6 @@ class ServerState:
             weighting=tensors["weighting"].numpy() if "weighting" in tensors else None,
             position=facts.get("position"),
             mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],
+            spent=tensors["spent"].numpy() if "spent" in tensors else None,
+            noise_key=facts.get("noise_key"),
         )

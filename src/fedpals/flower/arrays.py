@@ -1,10 +1,10 @@
-"""Conversion of a state dict to one vector and back: floats are averaged, other entries keep the server's values."""
+"""Flower's records of arrays as the engine's vectors, and back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+import math
+from io import BytesIO
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,86 +12,65 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
-from fedpals.engine.refusal import Refused
-from fedpals.errors import InputError
+from fedpals.engine import layout
+from fedpals.engine.refusal import Refused, refusing
 
-_READ_ERRORS = (ValueError, TypeError, EOFError, OSError)
-"""Exceptions that numpy raises for bytes that are not an array."""
+_FORMAT = "numpy.ndarray"
+"""Flower's name of the npy format."""
+_MAX_HEADER_BYTES = 2048
+"""Bound on the text of an npy header; 64 dimensions need fewer."""
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """Keys, shapes and dtypes of the global arrays, and the entries that are not floats."""
-
-    entries: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
-    fixed: dict[str, Array]
-    """Counters, masks and other entries that cannot be averaged; they keep the server's values."""
+class Layout(layout.Layout):
+    """The layout of the global arrays, for Flower's records."""
 
     @classmethod
-    def of(cls, arrays: ArrayRecord) -> Layout:
+    def of(cls, arrays: ArrayRecord) -> Self:
         """Read the layout from the initial arrays."""
-        values = {key: array.numpy() for key, array in arrays.items()}
-        if complex_keys := [key for key, value in values.items() if value.dtype.kind == "c"]:
-            raise InputError(f"initial_arrays: {complex_keys[0]!r} is complex; send its real view (torch.view_as_real)")
-        if not any(value.dtype.kind == "f" for value in values.values()):
-            raise InputError("initial_arrays holds no floating-point array, so there is nothing to average")
-        entries = tuple((key, value.shape, value.dtype) for key, value in values.items())
-        return cls(entries, {key: arrays[key] for key, value in values.items() if value.dtype.kind != "f"})
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """dtype of the vector: float32 if all floats are float32, otherwise float64."""
-        floats = {dtype for _, _, dtype in self.entries if dtype.kind == "f"}
-        return np.dtype(np.float32 if floats == {np.dtype(np.float32)} else np.float64)
+        return cls.like({key: array.numpy() for key, array in arrays.items()}, "initial_arrays")
 
     def vector(self, arrays: ArrayRecord) -> Tensor:
         """Return the floats as one vector; raise `Refused` if keys, shapes or dtypes differ from the layout."""
-        keys = [key for key, _, _ in self.entries]
-        if arrays.keys() != set(keys):
-            missing, extra = [k for k in keys if k not in arrays], [k for k in arrays if k not in set(keys)]
-            raise Refused(f"missing arrays {missing[:3]}, unknown arrays {extra[:3]}")
-        parts = []
-        for key, shape, dtype in self.entries:
-            value = load(key, arrays[key])
-            if value.shape != shape or value.dtype != dtype:
-                raise Refused(f"{key!r} is {value.dtype} {value.shape} instead of {dtype} {shape}")
-            if dtype.kind == "f":
-                parts.append(value.reshape(-1))
-        return torch.from_numpy(np.concatenate(parts, dtype=self.dtype))
+        self.check_keys(arrays)
+        views = {key: _view(key, arrays[key], (dtype, shape)) for key, shape, dtype in self.entries}
+        return self.flatten(views)
 
     def record(self, vector: Tensor) -> ArrayRecord:
         """Return the vector as arrays with the keys, shapes and dtypes of the layout."""
-        values, offset = vector.numpy(), 0
-        arrays = {}
-        for key, shape, dtype in self.entries:
-            if dtype.kind != "f":
-                arrays[key] = self.fixed[key]
-                continue
-            size = int(np.prod(shape, dtype=np.int64))
-            arrays[key] = Array(values[offset : offset + size].reshape(shape).astype(dtype, copy=False))
-            offset += size
-        return ArrayRecord(arrays)
-
-    def last_layer(self, labels: int) -> tuple[str, str, int] | None:
-        """Return the keys of the last layer's weight, (K, d), and bias, (K,), and d; None if there is no such layer."""
-        shapes = {key: shape for key, shape, dtype in self.entries if dtype.kind == "f"}
-        for key, shape in reversed(shapes.items()):
-            bias = key.removesuffix("weight") + "bias"
-            if key.endswith("weight") and len(shape) == 2 and shape[0] == labels and shapes.get(bias) == (labels,):
-                return key, bias, shape[1]
-        return None
-
-    def facts(self) -> list[list[Any]]:
-        """Return the layout in the form that a checkpoint stores."""
-        return [[key, list(shape), str(dtype)] for key, shape, dtype in self.entries]
+        return ArrayRecord({key: Array(value) for key, value in self.unflatten(vector).items()})
 
 
 def load(key: str, array: Array) -> npt.NDArray[Any]:
     """Return the values of an array; raise `Refused` if they cannot be read."""
-    try:
-        return array.numpy()
-    except _READ_ERRORS as error:
-        raise Refused(f"{key!r} cannot be read ({error})") from None
+    return _view(key, array).copy()
+
+
+def _view(key: str, array: Array, like: tuple[np.dtype[Any], tuple[int, ...]] | None = None) -> npt.NDArray[Any]:
+    """Return the values of an array, which stay in its bytes; raise `Refused` unless the bytes are what they claim.
+
+    The header decides nothing: dtype and shape must be those of ``like``, if given, and take up exactly the bytes that
+    were received. So no reply can make the server allocate more than its own size.
+    """
+    with refusing(repr(key)):
+        if array.stype != _FORMAT:
+            raise Refused(f"{key!r} has the format {array.stype!r} instead of {_FORMAT!r}")
+        shape, is_fortran, dtype, offset = _header(array.data)
+        if like is not None and (dtype, shape) != like:
+            raise Refused(f"{key!r} is {dtype} {shape} instead of {like[0]} {like[1]}")
+        if dtype.kind not in "biufc" or min(shape, default=0) < 0:
+            raise Refused(f"{key!r} is {dtype} {shape}, which is no array of numbers")
+        if (size := math.prod(shape) * dtype.itemsize) != len(array.data) - offset:
+            raise Refused(f"{key!r} claims {size} bytes, but {len(array.data) - offset} were sent")
+        return np.frombuffer(array.data, dtype, offset=offset).reshape(shape, order="F" if is_fortran else "C")
+
+
+def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, order, dtype and the length of an npy header; values are not touched."""
+    file = BytesIO(data[: _MAX_HEADER_BYTES + 64])
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read(file, max_header_size=_MAX_HEADER_BYTES)
+    return shape, is_fortran, dtype, file.tell()
 
 
 def pack(vector: Tensor) -> ArrayRecord:

@@ -77,11 +77,7 @@ def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float
 
 
 def check_choice(session: Session) -> None:
-    """Raise `InputError` if candidates cannot be compared: nobody holds samples out, or a wrapper adds noise."""
-    if session.wrapped:
-        raise InputError(
-            "ess is 'auto', but clients would see the candidates without the wrapper's noise; give a number, as ess=0.5"
-        )
+    """Raise `InputError` if candidates cannot be compared because nobody holds samples out."""
     if not any(member.held_out for member in session.roster.members):
         raise InputError(
             "ess is 'auto', but no client holds samples out to choose with: let them, as in "
@@ -112,7 +108,10 @@ def compare(session: Session, rows: Sequence[int], vectors: Sequence[Tensor]) ->
 def best(session: Session) -> BestModel:
     """Return the round with the highest estimated target accuracy."""
     if session.state.best is None:
-        raise InputError("no round has an estimate: let clients hold samples out, as in Trainee(..., held_out=0.1)")
+        raise InputError(
+            "no round has an estimate: let clients hold samples out, as in Trainee(..., held_out=0.1); with "
+            "clip_update nobody is asked for tallies, which carry no noise: use the last round"
+        )
     return session.state.best
 
 
@@ -164,9 +163,10 @@ def with_recommended_layer(session: Session, rows: Sequence[int], key: str) -> t
 
 def _last_layer(session: Session) -> tuple[str, str, int]:
     """Return the keys of the last layer's weight and bias, and the number of its inputs."""
-    if session.wrapped:
+    if session.server is not None and session.server.protection.private:
         raise InputError(
-            "clients would see the arrays without the wrapper's noise; to change the last layer, leave out the wrapper"
+            "clip_update: sums of features and held-out samples carry no noise, and a last layer made of them would "
+            "tell about clients; use the model as it is, and add prior_shift to its logits"
         )
     labels = session.roster.labels or 0
     last = session.layout.last_layer(labels)

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedpals.engine.client import Update
-from fedpals.engine.refusal import Refused
+from fedpals.engine.refusal import Refused, refusing
+from fedpals.engine.roster import Introduction
 from fedpals.errors import InputError
 from fedpals.flower.arrays import Layout, load, pack, unpack
-from fedpals.methods import METHODS, ClientRule
+from fedpals.methods import ClientRule
+from fedpals.methods.description import describe_rule, described_rule
 from fedpals.shift import FeatureSums, HeldOutFeatures, Tally
 from fedpals.shift.candidates import Comparison
 
@@ -35,23 +37,20 @@ COMPARISON = "query.comparison"
 FEATURESUMS = "query.featuresums"
 FEATURES = "query.features"
 
+COUNTS_REMEDY = "add to the app: fedpals.flower.add_labelcounts(app, lambda context: counts), K whole numbers"
+"""What to do if an app does not say its label counts."""
+
 _PREFIX = "fedpals."
 _RULE, _SERVER, _CLIENT, _COUNTS, _SUMS, _CANDIDATE = (
     _PREFIX + name for name in ("rule", "server", "client", "labelcounts", "sums", "candidate")
 )
 
 
-def client_rules() -> dict[str, type[ClientRule]]:
-    """Return the client rules of this machine by name, including registered ones."""
-    rules: list[type[ClientRule]] = [ClientRule, *(entry.rule for entry in METHODS.values() if entry.rule)]
-    return {rule.name: rule for rule in rules}
-
-
 def job(rule: ClientRule, server: Tensor | None, client: Tensor | None) -> dict[str, ArrayRecord | ConfigRecord]:
     """Return the records that a training message adds to arrays and config."""
     records: dict[str, ArrayRecord | ConfigRecord] = {}
     if rule != ClientRule():
-        records[_RULE] = ConfigRecord({"name": rule.name, **asdict(rule)})
+        records[_RULE] = ConfigRecord(describe_rule(rule))
     if server is not None:
         records[_SERVER] = pack(server)
     if client is not None:
@@ -61,16 +60,9 @@ def job(rule: ClientRule, server: Tensor | None, client: Tensor | None) -> dict[
 
 def read_job(content: RecordDict) -> tuple[ClientRule, Tensor | None, Tensor | None]:
     """Return the rule to train with, and its vectors for the server and for this client."""
-    options: dict[str, Any] = dict(content.config_records.get(_RULE, {"name": ClientRule.name}))
-    name = str(options.pop("name"))
-    rules = client_rules()
-    if name not in rules:
-        raise InputError(
-            f"the server asks for the client rule {name!r}, but this client has {', '.join(rules)}; update fedpals, or "
-            "register the rule here too (fedpals.register)"
-        )
+    rule = described_rule(content.config_records.get(_RULE, {"name": ClientRule.name}))
     vectors = [unpack(content.array_records[key]) if key in content else None for key in (_SERVER, _CLIENT)]
-    return rules[name](**options), vectors[0], vectors[1]
+    return rule, vectors[0], vectors[1]
 
 
 def read_round(content: RecordDict) -> int:
@@ -117,8 +109,9 @@ def read_update(content: RecordDict, layout: Layout, rule: ClientRule) -> Update
         if not isinstance(record, ConfigRecord) or record.get("name") != rule.name:
             raise Refused(f"it does not confirm that it trained with the client rule {rule.name!r}")
     vector = content.get(_CLIENT)
-    state = unpack(vector) if isinstance(vector, ArrayRecord) else None
-    return Update(layout.vector(arrays[0]), metrics_of(content).get("train_loss"), 0, state)
+    with refusing("the update"):
+        state = unpack(vector) if isinstance(vector, ArrayRecord) else None
+        return Update(layout.vector(arrays[0]), metrics_of(content).get("train_loss"), 0, state)
 
 
 def metrics_of(content: RecordDict) -> dict[str, float]:
@@ -130,20 +123,6 @@ def metrics_of(content: RecordDict) -> dict[str, float]:
         for key, value in record.items()
         if isinstance(value, int | float)
     }
-
-
-@dataclass(frozen=True)
-class Introduction:
-    """Facts about a client, which it sends once."""
-
-    counts: Sequence[float]
-    """Number of training samples of each label, (K,); with noise if ``epsilon`` is given."""
-    number: int | None = None
-    """Number of its partition, if any."""
-    held_out: int = 0
-    """Number of samples that it holds out."""
-    epsilon: float | None = None
-    """ε of the noise in its counts; None if there is no noise."""
 
 
 def labelcounts(introduction: Introduction) -> RecordDict:
@@ -163,19 +142,33 @@ def read_labelcounts(content: RecordDict) -> Introduction:
     record = content.get(_COUNTS)
     counts = record.get("counts") if isinstance(record, MetricRecord) else None
     if not isinstance(record, MetricRecord) or not isinstance(counts, list):
-        raise Refused("it sends no label counts; add fedpals.flower.add_labelcounts to its app")
+        raise Refused(f"it sends no label counts; {COUNTS_REMEDY}")
     number, held_out, epsilon = (record.get(key) for key in ("client", "held-out", "epsilon"))
-    return Introduction(
-        [float(count) for count in counts],
-        number if isinstance(number, int) else None,
-        held_out if isinstance(held_out, int) else 0,
-        epsilon if isinstance(epsilon, float) else None,
-    )
+    with refusing("its label counts"):
+        return Introduction(
+            [float(count) for count in counts],
+            number if isinstance(number, int) else None,
+            held_out if isinstance(held_out, int) else 0,
+            epsilon if isinstance(epsilon, float) else None,
+        )
 
 
 def repeats_labelcounts(content: RecordDict) -> bool:
     """Return whether a training reply repeats the client's counts."""
     return _COUNTS in content
+
+
+def lacks_query(reason: str | None) -> bool:
+    """Return whether a client's error says that its app has no answer to a question."""
+    return "function registered with name" in (reason or "")
+
+
+def explained(reply: Message) -> str:
+    """Return the error in a reply, with the remedy if the client's app does not know the question."""
+    reason, question = reply.error.reason, reply.metadata.message_type
+    if lacks_query(reason) and question.startswith("query."):
+        return f"its app does not answer {question}; build it with fedpals.flower.client_app, or register an answer"
+    return f"error: {(reason or '').removeprefix('Error: ')}"
 
 
 def loss(value: float) -> RecordDict:
@@ -184,8 +177,12 @@ def loss(value: float) -> RecordDict:
 
 
 def read_loss(content: RecordDict) -> float:
-    """Return the loss in a reply to `LOSS`; NaN if there is none."""
-    return metrics_of(content).get("loss", math.nan)
+    """Return the loss in a reply to `LOSS`; NaN if there is none that can be read."""
+    try:
+        with refusing("the loss"):
+            return metrics_of(content).get("loss", math.nan)
+    except Refused:
+        return math.nan
 
 
 def candidates(models: Sequence[ArrayRecord]) -> RecordDict:
@@ -216,10 +213,11 @@ def read_sums(content: RecordDict | str, kind: type[Sums]) -> Sums:
     # Sums of smaller integers may overflow.
     if invalid := [name for name, value in values.items() if value.dtype not in (np.int64, np.float64)]:
         raise Refused(f"{invalid[0]!r} is {values[invalid[0]].dtype} instead of int64 or float64")
-    try:
-        return kind(**values)
-    except InputError as error:
-        raise Refused(str(error)) from None
+    with refusing(kind.__name__), np.errstate(all="ignore"):
+        try:
+            return kind(**values)
+        except InputError as error:
+            raise Refused(str(error)) from None
 
 
 def _counts(counts: Sequence[float]) -> MetricRecord:

@@ -3,43 +3,58 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from flwr.app import RecordDict
+from flwr.app import MetricRecord, RecordDict
 
+from fedpals.engine import checkpoint, summary
 from fedpals.engine.round import Round
 from fedpals.flower import messages
 from fedpals.flower.session import Session
 
 _log = logging.getLogger("flwr")
-_SHOWN_WEIGHTS = 10
-"""Number of weights in a line of the log, the largest first."""
+
+
+def report(
+    session: Session,
+    result: Round,
+    contents: Mapping[int, RecordDict],
+    weight_key: str,
+    average: Callable[[list[RecordDict], str], MetricRecord] | None,
+) -> MetricRecord:
+    """Log a round; return the clients' metrics, averaged with the weights of their arrays, and the server's.
+
+    ``average`` is the user's own way to average the metrics in replies, if there is one.
+    """
+    server_metrics = log_round(session, result)
+    weights = {row: a for row, a in zip(result.participants.tolist(), result.alpha.tolist(), strict=True) if a > 0}
+    replies, alpha = [contents[row] for row in weights], list(weights.values())
+    if average is None:
+        return MetricRecord({**average_metrics(replies, alpha, leave_out=weight_key), **server_metrics})
+    return MetricRecord({**average(replies, weight_key), **server_metrics})
+
+
+def remedy(session: Session, path: Path | None) -> str:
+    """Return what to do if no update of a round can be used; ``path`` is the run's checkpoint."""
+    timeout = "" if session.timeout is None else f" of {session.timeout:g} s"
+    advice = f"if clients are late, raise the timeout{timeout}; if they diverge, lower their learning rate"
+    if path is None or not session.state.round:
+        return advice
+    advice += f". The state after round {session.state.round} is in {path}"
+    if (previous := checkpoint.previous(path)).is_file():
+        advice += f"; if that one is to blame, go back to the one before: mv {previous} {path}"
+    return advice
 
 
 def log_round(session: Session, result: Round) -> dict[str, float | int]:
     """Log refused clients, weights, squared distance and ESS of a round; return its metrics."""
     assert session.server is not None
-    for refusal in result.refused:
-        _log.warning("round %d: %s: %s", result.number, session.name(refusal.client), refusal.reason)
-    squared_distance, ess = session.server.achieved(result)
-    weights = dict(zip(result.participants.tolist(), result.alpha.tolist(), strict=True))
-    rows = sorted((row for row, a in weights.items() if a > 0), key=lambda row: -weights[row])
-    _log.info(
-        "round %d: trained %d of %d participants; squared distance %.6f, ESS %.1f %%; α: %s%s",
-        result.number,
-        result.trained,
-        result.participants.size,
-        squared_distance,
-        100 * ess,
-        ", ".join(f"{session.name(row)} {weights[row]:.4f}" for row in rows[:_SHOWN_WEIGHTS]),
-        f" and {len(rows) - _SHOWN_WEIGHTS} more" if len(rows) > _SHOWN_WEIGHTS else "",
-    )
-    return {
-        "squared_distance": squared_distance,
-        "ess": ess,
-        "trained": result.trained,
-        "refused": len(result.refused),
-    }
+    for warning in summary.warnings(session.server, result, session.name):
+        _log.warning("%s", warning)
+    for line in summary.lines(session.server, result, session.name):
+        _log.info("%s", line)
+    return summary.metrics(session.server, result)
 
 
 def average_metrics(replies: Sequence[RecordDict], alpha: Sequence[float], *, leave_out: str) -> dict[str, float]:

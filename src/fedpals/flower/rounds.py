@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,21 @@ from flwr.serverapp import Grid, strategy
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import Result
 
+from fedpals.engine import checkpoint
 from fedpals.engine.client import Update
 from fedpals.engine.refusal import Refused
+from fedpals.engine.roster import Roster
 from fedpals.engine.round import Round
 from fedpals.engine.server import DivergedError, Server
+from fedpals.engine.settings import check_server, checked_target, take_protection
 from fedpals.errors import InputError
 from fedpals.flower import attendance, heldout, messages, reporting
 from fedpals.flower.arrays import Layout
-from fedpals.flower.roster import Roster
+from fedpals.flower.patient_grid import PatientGrid
+from fedpals.flower.protection import WRAPPED
+from fedpals.flower.record import record_round
 from fedpals.flower.session import FlowerState, Session
-from fedpals.labels import LabelCounts, Vector, as_target
+from fedpals.labels import LabelCounts, Vector
 from fedpals.methods import Method
 from fedpals.rng import generator
 from fedpals.shift import Head, Homogeneity, Tally
@@ -47,6 +53,9 @@ class LabelAware(strategy.FedAvg):
         Seed of the draw of participants.
     wait
         Seconds to wait for ``min_available_nodes`` before `TooFewNodesError` is raised.
+    patience
+        Seconds without news after which connected nodes that have not sent their label counts are left out, as long as
+        the others are enough; longer where answers take longer.
     max_samples
         Largest number of samples that a client can count for.
     server_momentum
@@ -57,6 +66,10 @@ class LabelAware(strategy.FedAvg):
         Whether clients may find out T, for the methods that weigh their samples by it (IW-ERM).
     checkpoint
         File for the state after every round; `start` continues from it if it exists.
+    record
+        Folder for a line per round, which `fedpals watch` shows.
+    clip_update, noise_multiplier, privacy_delta, outliers, aggregation
+        Differential privacy and far updates: `fedpals.engine.protection.Protection`, docs/privacy.md.
     flower
         Arguments of Flower's FedAvg: ``fraction_train``, ``min_available_nodes``, … Its ``weighted_by_key`` weights
         evaluation metrics only.
@@ -69,43 +82,31 @@ class LabelAware(strategy.FedAvg):
         *,
         seed: int = 0,
         wait: float = 600.0,
+        patience: float = 30.0,
         max_samples: int | None = None,
         server_momentum: float | None = None,
         averaging: float | None = None,
         tell_target: bool = False,
         checkpoint: Path | str | None = None,
+        record: Path | str | None = None,
         min_train_nodes: int = 1,
         **flower: Any,
     ) -> None:
+        self.protection = take_protection(flower, method)
         super().__init__(min_train_nodes=min_train_nodes, **flower)
         self._averages_metrics = flower.get("train_metrics_aggr_fn") is not None
-        if target is None and (method.weighting.needs_target or method.rule.tells_target):
-            raise InputError(f"{method.title} needs target, the K label probabilities of the target domain")
-        if method.oracle:
-            raise InputError("oracle redraws the clients' samples, which a server cannot do; use the simulator")
-        if method.pooled:
-            raise InputError("pooled puts all samples in one place, which a server cannot do; use the simulator")
-        if method.rule.tells_target and not tell_target:
-            raise InputError(
-                f"{method.title} tells every client what T is, which stays on the server otherwise; give "
-                "tell_target=True if clients may know it"
-            )
-        if max_samples is not None and max_samples < 1:
-            raise InputError(f"max_samples is {max_samples}; it must be at least 1")
-        for name, value in (("server_momentum", server_momentum), ("averaging", averaging)):
-            if value is not None and not 0 < value < 1:
-                raise InputError(f"{name} is {value}; it must be between 0 and 1, for instance 0.9")
         if not 0 < self.fraction_train <= 1:
             raise InputError(f"fraction_train is {self.fraction_train}; it must be above 0 and at most 1")
-        self.method, self.seed, self.wait, self.max_samples = method, seed, wait, max_samples
+        self.method, self.seed, self.max_samples = method, seed, max_samples
+        self.wait, self.patience = wait, patience
         self.server_momentum, self.averaging = server_momentum, averaging
-        self.target: Vector | None = None
-        if target is not None:
-            self.target = as_target(target, LabelCounts.of(np.ones((1, np.size(np.asarray(target))))))
-        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.target = checked_target(method, target, tell_target=tell_target)
+        check_server(max_samples, server_momentum, averaging)
+        self.checkpoint, self.record = (None if path is None else Path(path) for path in (checkpoint, record))
         self.rounds: list[Round] = []
         """Results of the rounds of this process."""
         self._session: Session | None = None
+        self._running = False
 
     @property
     def prior_shift(self) -> Vector:
@@ -154,8 +155,7 @@ class LabelAware(strategy.FedAvg):
     def _query_arguments(self, caller: str) -> tuple[Session, list[int], str]:
         """Return the session, the participants of the last round, and the key of the arrays in messages."""
         session = self._started_session(caller)
-        assert session.grid is not None
-        attendance.wait_for_nodes(session, session.grid, caller, self.min_available_nodes, self.wait)
+        self._wait_for_nodes(session, caller)
         rows = session.admit(self._build).participants(session.state.round, session.roster.present)
         return session, rows.tolist(), self.arrayrecord_key
 
@@ -175,45 +175,49 @@ class LabelAware(strategy.FedAvg):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run the rounds up to ``num_rounds``; continue from the checkpoint if there is one."""
-        session = self._session = self._begin(initial_arrays, timeout)
-        session.grid = grid
-        last_round, arrays = session.state.round, session.layout.record(session.state.vector)
-        if last_round:
-            _log.info("%s: continue after round %d", self.checkpoint, last_round)
-        evaluate = (
-            None if evaluate_fn is None else lambda i, model: evaluate_fn(last_round + i, session.evaluated(model))
-        )
-        rounds = max(0, num_rounds - last_round)
-        result = super().start(grid, arrays, rounds, timeout, train_config, evaluate_config, evaluate)
-        for history in (
-            result.train_metrics_clientapp,
-            result.evaluate_metrics_clientapp,
-            result.evaluate_metrics_serverapp,
-        ):
-            metrics_by_round = {last_round + i: metrics for i, metrics in history.items()}
-            history.clear()
-            history.update(metrics_by_round)
-        result.arrays = session.model
-        return result
+        with nullcontext() if self.checkpoint is None else checkpoint.sole_writer(self.checkpoint):
+            session = self._session = self._begin(initial_arrays, timeout, grid)
+            session.planned = num_rounds
+            last_round, arrays = session.state.round, session.layout.record(session.state.vector)
+            if last_round:
+                _log.info("%s: continue after round %d", self.checkpoint, last_round)
+            evaluate = (
+                None if evaluate_fn is None else lambda i, model: evaluate_fn(last_round + i, session.evaluated(model))
+            )
+            rounds = max(0, num_rounds - last_round)
+            self._running = True
+            try:
+                result = super().start(session.grid, arrays, rounds, timeout, train_config, evaluate_config, evaluate)
+            finally:
+                self._running = False
+            for history in (
+                result.train_metrics_clientapp,
+                result.evaluate_metrics_clientapp,
+                result.evaluate_metrics_serverapp,
+            ):
+                metrics_by_round = {last_round + i: metrics for i, metrics in history.items()}
+                history.clear()
+                history.update(metrics_by_round)
+            result.arrays = session.model
+            return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Wait for enough nodes, draw the participants, and send training messages to those with a positive weight."""
         del server_round  # it starts at 1 after a checkpoint; the state has the round's number
-        session = self._session = self._session or replace(self._begin(arrays, None), wrapped=True)
-        if session.wrapped and (self.server_momentum or self.averaging):
-            raise InputError(
-                "server_momentum and averaging keep models without the wrapper's noise; leave out the wrapper"
-            )
+        session = self._session
+        if session is None or not self._running:
+            raise InputError(WRAPPED)
+        session.grid = PatientGrid.over(grid, session.grid)
         number = session.state.round + 1
         try:
             session.state.vector = session.layout.vector(arrays)
         except Refused as refusal:
             raise InputError(f"round {number}: the global arrays do not match the first round's: {refusal}") from None
-        attendance.wait_for_nodes(session, grid, f"round {number}", self.min_available_nodes, self.wait)
+        self._wait_for_nodes(session, f"round {number}")
         server = session.admit(self._build)
-        session.grid, session.arrays = grid, arrays
+        session.arrays = arrays
         session.config = ConfigRecord({**config, "server-round": number})
         session.participants = server.participants(number, session.roster.present)
         if self.method.weighting.chooses:
@@ -229,35 +233,41 @@ class LabelAware(strategy.FedAvg):
         session = self._session
         assert session is not None
         assert session.server is not None, "configure_train comes first"
-        assert session.grid is not None
-        grid = session.grid
-        first_replies: list[Message] | None = list(replies)
+        first_replies: Iterable[Message] | None = replies
         contents: dict[int, RecordDict] = {}
 
         def train(rows: Sequence[int]) -> Iterable[Update | str]:
             nonlocal first_replies
-            if first_replies is None:  # participants that have weight only since others were refused
-                first_replies = list(grid.send_and_receive(self._jobs(session, rows), timeout=session.timeout))
-            answers, first_replies = session.sort(rows, first_replies), None
-            return [self._read(session, row, answers[row], contents) for row in rows]
+            arriving = first_replies
+            if arriving is None:  # participants that have weight only since others were refused
+                arriving = session.grid.send_and_receive(self._jobs(session, rows), timeout=session.timeout)
+            # Each reply is turned into an update, and forgotten, before the next one is fetched.
+            answers = session.answers(rows, arriving)
+            updates = {row: self._read(session, row, answer, contents) for row, answer in answers}
+            first_replies = None
+            return [updates[row] for row in rows]
 
         def losses(rows: Sequence[int]) -> Iterable[float]:
             record = RecordDict({self.arrayrecord_key: session.arrays})
             answers = session.ask(messages.LOSS, rows, record)
-            values = [math.nan if isinstance(a, str) else messages.read_loss(a) for a in answers.values()]
-            for row in (row for row, loss in zip(rows, values, strict=True) if not math.isfinite(loss)):
-                _log.warning("%s sends no loss; its share of AFL's mixture stays the same", session.name(row))
-            return values
+            values = {row: math.nan if isinstance(a, str) else messages.read_loss(a) for row, a in answers.items()}
+            for row in (row for row, loss in values.items() if not math.isfinite(loss)):
+                reason = answer if isinstance(answer := answers[row], str) else "the loss is not finite"
+                name = session.name(row)
+                _log.warning("%s sends no loss; its share of AFL's mixture stays the same (%s)", name, reason)
+            return [values[row] for row in rows]
 
         try:
             compare = partial(heldout.compare, session)
             result = session.server.advance(session.participants, train, losses, compare)
         except DivergedError as error:
-            raise DivergedError(f"{error}; {self._remedy(session)}") from None
+            raise DivergedError(f"{error}; {reporting.remedy(session, self.checkpoint)}") from None
         self.rounds.append(result)
-        metrics = self._report(session, result, contents)
-        if not session.wrapped:  # otherwise clients would see the arrays without the wrapper's noise
+        average = self.train_metrics_aggr_fn if self._averages_metrics else None
+        metrics = reporting.report(session, result, contents, self.weighted_by_key, average)
+        if not self.protection.private:  # tallies carry no noise, and the best round follows from them
             metrics.update(heldout.estimate(session, result.participants.tolist(), self.arrayrecord_key))
+        record_round(self.record, session, self.method, result, metrics)
         if self.checkpoint is not None:
             session.state.members = session.roster.members
             session.state.save(self.checkpoint)
@@ -271,7 +281,8 @@ class LabelAware(strategy.FedAvg):
             return []
         number = self._session.state.round if self._session.state.round else server_round
         stage = f"evaluation of round {number}"
-        attendance.wait_for_nodes(self._session, grid, stage, self.min_available_nodes, self.wait)
+        self._session.grid = PatientGrid.over(grid, self._session.grid)
+        self._wait_for_nodes(self._session, stage)
         nodes = np.array([self._session.node(row) for row in self._session.roster.present.tolist()], dtype=object)
         count = min(len(nodes), max(self.min_evaluate_nodes, int(self.fraction_evaluate * len(nodes))))
         indices = np.sort(generator(self.seed, "evaluated", number).choice(len(nodes), count, replace=False))
@@ -291,6 +302,9 @@ class LabelAware(strategy.FedAvg):
             _log.warning("round %d: the evaluation metrics cannot be averaged: %s", server_round, error)
             return None
 
+    def _wait_for_nodes(self, session: Session, stage: str) -> None:
+        attendance.wait_for_nodes(session, stage, self.min_available_nodes, self.wait, self.patience)
+
     def _build(self, counts: LabelCounts) -> Server:
         """Return the server of a run; without a target, T is the clients' pooled marginal."""
         assert self._session is not None
@@ -304,10 +318,11 @@ class LabelAware(strategy.FedAvg):
             minimum=self.min_train_nodes,
             momentum=self.server_momentum,
             averaging=self.averaging,
+            protection=self.protection,
             seed=self.seed,
         )
 
-    def _begin(self, arrays: ArrayRecord, timeout: float | None) -> Session:
+    def _begin(self, arrays: ArrayRecord, timeout: float | None, grid: Grid) -> Session:
         layout = Layout.of(arrays)
         settings = {
             "method": self.method.name,
@@ -317,6 +332,7 @@ class LabelAware(strategy.FedAvg):
             "fraction_train": self.fraction_train,
             "server_momentum": self.server_momentum,
             "averaging": self.averaging,
+            "protection": self.protection.keys(),
             "arrays": layout.facts(),
         }
         if self.checkpoint is not None and self.checkpoint.is_file():
@@ -329,25 +345,11 @@ class LabelAware(strategy.FedAvg):
         else:
             state = FlowerState(0, layout.vector(arrays), settings=settings)
         labels = None if self.target is None else self.target.size
-        return Session(layout, state, Roster(labels, self.max_samples, state.members), timeout)
+        roster = Roster(labels, self.max_samples, state.members)
+        return Session(layout, state, roster, timeout, PatientGrid.over(grid))
 
     def _jobs(self, session: Session, rows: Iterable[int]) -> list[Message]:
-        """Return the training messages of clients; they share all records except the rule's vector for the client."""
-        assert session.server is not None
-        rule, state = self.method.rule, session.state
-        shared = RecordDict(
-            {
-                self.arrayrecord_key: session.arrays,
-                self.configrecord_key: session.config,
-                **messages.job(rule, session.server.rule_vector, None),
-            }
-        )
-        jobs = []
-        for row in rows:
-            vector = state.clients.get(row)
-            record = shared if vector is None else RecordDict({**shared, **messages.job(rule, None, vector)})
-            jobs.append(_message(record, MessageType.TRAIN, session.node(row)))
-        return jobs
+        return session.jobs(self.method.rule, rows, self.arrayrecord_key, self.configrecord_key)
 
     def _read(
         self, session: Session, row: int, answer: RecordDict | str, contents: dict[int, RecordDict]
@@ -361,26 +363,8 @@ class LabelAware(strategy.FedAvg):
             update = messages.read_update(answer, session.layout, self.method.rule)
         except Refused as refusal:
             return str(refusal)
-        contents[row] = answer
+        contents[row] = answer if self._averages_metrics else RecordDict(dict(answer.metric_records))
         return update
-
-    def _report(self, session: Session, result: Round, contents: Mapping[int, RecordDict]) -> MetricRecord:
-        """Log the round; return the clients' metrics, averaged with the weights of their arrays, and the server's."""
-        server_metrics = reporting.log_round(session, result)
-        weights = {row: a for row, a in zip(result.participants.tolist(), result.alpha.tolist(), strict=True) if a > 0}
-        replies, alpha = [contents[row] for row in weights], list(weights.values())
-        if self._averages_metrics:
-            client_metrics = dict(self.train_metrics_aggr_fn(replies, self.weighted_by_key))
-        else:
-            client_metrics = dict(reporting.average_metrics(replies, alpha, leave_out=self.weighted_by_key))
-        return MetricRecord({**client_metrics, **server_metrics})
-
-    def _remedy(self, session: Session) -> str:
-        timeout = "" if session.timeout is None else f" of {session.timeout:g} s"
-        state = (
-            "" if self.checkpoint is None else f". The state after round {session.state.round} is in {self.checkpoint}"
-        )
-        return f"if clients are late, raise the timeout{timeout}; if they diverge, lower their learning rate{state}"
 
     def _started_session(self, caller: str) -> Session:
         if self._session is None or not self._session.state.round:

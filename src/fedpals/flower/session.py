@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
+from fedpals.engine import checkpoint
+from fedpals.engine.roster import Member, Roster
 from fedpals.engine.server import Server
 from fedpals.engine.state import ServerState
+from fedpals.flower import messages
 from fedpals.flower.arrays import Layout
-from fedpals.flower.roster import Member, Roster
+from fedpals.flower.patient_grid import PatientGrid
 from fedpals.labels import Indices, LabelCounts
+from fedpals.methods import ClientRule
 from fedpals.shift import Tally
 
 
@@ -32,12 +36,17 @@ class BestModel:
 class FlowerState(ServerState):
     """The server's state, its clients, and their tallies of its models."""
 
-    members: list[Member] = field(default_factory=list)
+    members: list[Member[int]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings that must be the same when a run is continued."""
     best: BestModel | None = None
     tallies: dict[int, Tally] = field(default_factory=dict)
     """Last tally of each client, by row."""
+
+    def save(self, path: Path) -> None:
+        """Write the state for its owner alone, as it holds T and all counts; keep the previous one beside it."""
+        checkpoint.keep_previous(path)
+        checkpoint.save(path, *self.parts(), private=True)
 
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Add clients, settings, tallies and the best model to the server's state."""
@@ -56,7 +65,8 @@ class FlowerState(ServerState):
     def of(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Self:
         """Build a state from its parts."""
         state = super().of(tensors, facts)
-        state.members = [Member(**{**m, "counts": tuple(m["counts"])}) for m in facts["clients"]]
+        members = [Member[int](**row) for row in facts["clients"]]
+        state.members = [replace(m, counts=tuple(m.counts), noisy=tuple(m.noisy)) for m in members]
         state.settings = facts["settings"]
         state.tallies = {int(row): Tally.from_json(tally) for row, tally in facts.get("tallies", {}).items()}
         if "best" in facts:
@@ -70,15 +80,17 @@ class Session:
 
     layout: Layout
     state: FlowerState
-    roster: Roster
+    roster: Roster[int]
     timeout: float | None
+    grid: PatientGrid
     server: Server | None = None
-    grid: Grid | None = None
     arrays: ArrayRecord = field(default_factory=ArrayRecord)
     config: ConfigRecord = field(default_factory=ConfigRecord)
     participants: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    wrapped: bool = False
-    """Whether another strategy, such as Flower's for privacy, wraps this one and changes what clients see."""
+    planned: int | None = None
+    """Rounds that there are to be."""
+    recorded_at: float | None = None
+    """Time of the last line of the record that this process wrote."""
 
     @property
     def model(self) -> ArrayRecord:
@@ -107,20 +119,33 @@ class Session:
         member = self.roster.members[row]
         return f"node {member.node}" if member.number is None else f"client {member.number} (node {member.node})"
 
+    def jobs(self, rule: ClientRule, rows: Iterable[int], arrays_key: str, config_key: str) -> list[Message]:
+        """Return the training messages of clients; they share all records except the rule's vector for the client."""
+        assert self.server is not None
+        shared = RecordDict({arrays_key: self.arrays, config_key: self.config})
+        shared.update(messages.job(rule, self.server.rule_vector, None))
+        jobs = []
+        for row in rows:
+            vector = self.state.clients.get(row)
+            record = shared if vector is None else RecordDict({**shared, **messages.job(rule, None, vector)})
+            jobs.append(Message(content=record, message_type=MessageType.TRAIN, dst_node_id=self.node(row)))
+        return jobs
+
     def ask(self, question: str, rows: Sequence[int], record: RecordDict) -> dict[int, RecordDict | str]:
         """Send a question to clients; return the answer of every row, or the reason why there is none."""
-        assert self.grid is not None
-        requests = [Message(content=record, message_type=question, dst_node_id=self.node(row)) for row in rows]
-        return self.sort(rows, self.grid.send_and_receive(requests, timeout=self.timeout))
+        silent = {row for row in rows if self.node(row) in self.grid.silent}
+        asked = [row for row in rows if row not in silent]
+        requests = [Message(content=record, message_type=question, dst_node_id=self.node(row)) for row in asked]
+        answers = dict(self.answers(asked, self.grid.send_and_receive(requests, timeout=self.timeout)))
+        return {row: answers.get(row, "it has not answered earlier messages") for row in rows}
 
-    def sort(self, rows: Sequence[int], replies: Iterable[Message]) -> dict[int, RecordDict | str]:
-        """Return the answer of every row, or the reason why there is none.
-
-        Flower reports a lost node under its own id, so lost nodes are those without any reply.
-        """
-        answers: dict[int, RecordDict | str] = {}
+    def answers(self, rows: Sequence[int], replies: Iterable[Message]) -> Iterator[tuple[int, RecordDict | str]]:
+        """Return each row with its answer, as they arrive; then the others, with the reason why there is none."""
+        waiting = {self.node(row): row for row in rows}
         for reply in replies:
-            answer = reply.content if reply.has_content() else f"error: {reply.error.reason}"
-            answers.setdefault(reply.metadata.src_node_id, answer)
+            row = waiting.pop(reply.metadata.src_node_id, None)
+            if row is not None:
+                yield row, reply.content if reply.has_content() else messages.explained(reply)
+            del reply
         no_reply = "no reply" if self.timeout is None else f"no reply within {self.timeout:g} s, or the node was lost"
-        return {row: answers.get(self.node(row), no_reply) for row in rows}
+        yield from ((row, no_reply) for row in waiting.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -36,14 +36,15 @@ _TOO_LARGE = 2.0**53
 
 def is_sparse(table: object) -> TypeIs[scipy.sparse.csr_array]:
     """Return whether a table is sparse; none is as long as nobody has loaded scipy.sparse, which takes a while."""
-    return "scipy.sparse" in sys.modules and bool(scipy.sparse.issparse(table))
+    return type(table) is not np.ndarray and "scipy.sparse" in sys.modules and bool(scipy.sparse.issparse(table))
 
 
-def row_blocks(rows: int, columns: int, entries: int = _BLOCK) -> Iterator[slice]:
+def row_blocks(rows: int, columns: int, entries: int = _BLOCK) -> list[slice]:
     """Split ``rows`` into slices so that a block, with ``columns`` entries per row, has at most ``entries`` entries."""
+    if 0 < rows * columns <= entries:
+        return [slice(0, rows)]
     step = max(1, entries // max(1, columns))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +78,8 @@ class LabelCounts:
             For negative, fractional, NaN or infinite counts, clients with 2⁵³ samples or more, rows of different
             lengths, no clients, or only empty clients; names row, label and value.
 
+        Examples
+        --------
         >>> LabelCounts.of([[3, 1], [0, 4]]).marginals.tolist()
         [[0.75, 0.25], [0.0, 1.0]]
         """

@@ -103,6 +103,8 @@ def repair(noisy: npt.ArrayLike, *, sizes: npt.ArrayLike | None = None, like: La
     like
         Counts with the names of clients and labels to use.
 
+    Examples
+    --------
     >>> repair([[12, -2, 1, -1]]).marginals.tolist()
     [[1.0, 0.0, 0.0, 0.0]]
     """

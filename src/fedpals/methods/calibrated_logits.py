@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from fedpals.methods.logit_offset import LogitOffset
 from fedpals.methods.option import option
-from fedpals.methods.rule import ClientRule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,7 @@ _ABSENT = 1e-8
 
 
 @dataclass(frozen=True)
-class CalibratedLogits(ClientRule):
+class CalibratedLogits(LogitOffset):
     """Trains with logits − τ·n_c^(−1/4), where n_c is the client's number of samples of a label.
 
     The prior correction takes p_α for what the model has built in, as after plain training; margins are not in it.
@@ -27,14 +27,6 @@ class CalibratedLogits(ClientRule):
     calibration: float = option(1.0, "τ of FedLC: how much margin rare labels get", ge=0, lt=math.inf)
     """0 is plain training."""
 
-    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
-        """Subtract τ·n_c^(−1/4)."""
-        return logits + self._offset(counts)
-
-    def logit_map(self, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factor 1 and the offset −τ·n_c^(−1/4)."""
-        offset = self._offset(counts)
-        return offset.new_ones(offset.shape), offset
-
-    def _offset(self, counts: Tensor) -> Tensor:
+    def offset(self, counts: Tensor) -> Tensor:
+        """Return −τ·n_c^(−1/4)."""
         return -self.calibration * counts.float().clamp(min=_ABSENT) ** -0.25

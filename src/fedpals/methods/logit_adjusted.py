@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fedpals.labels import Vector
+from fedpals.methods.logit_offset import LogitOffset
 from fedpals.methods.option import option
-from fedpals.methods.rule import ClientRule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class LogitAdjusted(ClientRule):
+class LogitAdjusted(LogitOffset):
     """Trains with logits + τ log S_i(y), so that the logits themselves approach log p(x|y) + const at τ = 1.
 
     A client needs only its own marginal, and all clients pull the model towards the same function.
@@ -29,16 +29,8 @@ class LogitAdjusted(ClientRule):
     """τ: 1 takes the client's marginal out altogether, 0 is plain training."""
     label_floor: float = option(0.01, "Marginal that logit_adjusted assumes for labels a client lacks", gt=0, le=1)
 
-    def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
-        """Add τ log S_i."""
-        return logits + self._offset(counts)
-
-    def logit_map(self, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factor 1 and the offset τ log S_i."""
-        offset = self._offset(counts)
-        return offset.new_ones(offset.shape), offset
-
-    def _offset(self, counts: Tensor) -> Tensor:
+    def offset(self, counts: Tensor) -> Tensor:
+        """Return τ log S_i."""
         marginal = counts / counts.sum()
         return self.adjustment * marginal.clamp(min=self.label_floor).log()
 

@@ -81,6 +81,8 @@ def bbse(
         If the confusion matrix is singular, or too close to singular for its number of samples; names
         the labels that cannot be distinguished.
 
+    Examples
+    --------
     >>> tally = Tally(np.zeros(2), np.zeros(2), np.array([[80, 20], [10, 90]]))
     >>> bbse(tally, [310, 690]).target.round(3).tolist()
     [0.3, 0.7]
@@ -127,6 +129,8 @@ def em(
     labels
         Names of the labels in error messages; by default their numbers.
 
+    Examples
+    --------
     >>> x = np.repeat([[0.8, 0.2], [0.2, 0.8]], [60, 40], axis=0)
     >>> em(x, [0.5, 0.5]).target.round(3).tolist()
     [0.667, 0.333]

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from fedpals.engine.lock import locked
 from fedpals.errors import FedpalsError
 from fedpals.simulation.failure import failure
-from fedpals.simulation.lock import locked
 from fedpals.simulation.pools import ProcessPool
 from fedpals.simulation.record import Record, RoundLine
 from fedpals.simulation.run import Run

@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedpals.engine.lock import locked
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.simulation.computing import Event, SweepSettings, compute
 from fedpals.simulation.executors import Executor
-from fedpals.simulation.lock import locked
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
 

@@ -20,15 +20,28 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fedpals.config import to_toml
-from fedpals.engine.metrics import HeldOutMetrics, Metrics, Scores
-from fedpals.engine.round import EssChoice, Refusal
+from fedpals.engine.metrics import HeldOutMetrics, Metrics
+from fedpals.engine.recorded import (
+    METRICS,
+    SERVER_VIEW,
+    NoiseEffect,
+    RoundLine,
+    RoundWeights,
+    ServerView,
+    WeightsChange,
+    adapter,
+    complete_lines,
+    file_states,
+    plain_values,
+    read_or_none,
+    to_line,
+)
 from fedpals.errors import InputError
 from fedpals.files import replacing, writing
 from fedpals.shift import Tally
@@ -36,8 +49,6 @@ from fedpals.shift.evaluation import Correction, Evaluation
 from fedpals.simulation.run import Run
 
 _CONFIG = "config.toml"
-_METRICS = "metrics.jsonl"
-_SERVER_VIEW = "weights.json"
 _RESULT = "result.json"
 _TALLIES = "tallies.json"
 _SYNC_SECONDS = 1.0
@@ -46,102 +57,16 @@ _REMEDY = "the command that started the run computes it again"
 
 Value = TypeVar("Value")
 
-
-@dataclass(frozen=True)
-class RoundWeights:
-    """Who took part in a round, and with which weights."""
-
-    participants: tuple[int, ...]
-    alpha: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class RoundLine:
-    """What is recorded of a round."""
-
-    round: int
-    loss: float
-    trained: int
-    participants: int
-    refused: tuple[Refusal, ...]
-    raw: Scores
-    prior: Scores
-    weights: RoundWeights
-    seconds: float
-    calibrated: Scores | None = None
-    """Where clients hold samples out."""
-    choice: EssChoice | None = None
-    """Where the ESS is chosen while training."""
-
-    def scores(self, correction: Correction) -> Scores | None:
-        """Return what the model is worth with a correction; None where it was not evaluated."""
-        by_correction = {
-            Correction.RAW: self.raw,
-            Correction.PRIOR: self.prior,
-            Correction.CALIBRATED: self.calibrated,
-        }
-        return by_correction.get(correction)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the line as it is written."""
-        plain = _plain(self)
-        evaluated: dict[str, Any] = {}
-        for correction in Correction:
-            if (parts := plain.pop(correction.value, None)) is not None:
-                evaluated[correction.value] = {part: values for part, values in parts.items() if values is not None}
-        last = {key: value for key in ("weights", "choice", "seconds") if (value := plain.pop(key)) is not None}
-        return {**plain, **evaluated, **last}
-
-
-@cache
-def _adapters() -> dict[type[Any], TypeAdapter[Any]]:
-    """Return what reads and writes each kind of file; built when first used, since most commands need none."""
-    return {kind: TypeAdapter(kind) for kind in (RoundLine, ServerView, Result)}
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    """Return a record's value as JSON has it; a tenth of the time of dataclasses.asdict, in every round."""
-    return dict(_adapters()[type(value)].dump_python(value, mode="json"))
-
-
-@dataclass(frozen=True)
-class WeightsChange:
-    """The weights from a round on."""
-
-    round: int
-    participants: tuple[int, ...]
-    alpha: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class NoiseEffect:
-    """How far the weights may be off because of noise on label counts, as the server itself can tell."""
-
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
-    moved: float
-    distance: float
-    """Squared, as the next."""
-    worst_distance: float
-
-
-@dataclass(frozen=True)
-class ServerView:
-    """What the server knew, and its weights whenever they changed."""
-
-    labels: tuple[str, ...]
-    counts: tuple[tuple[int, ...], ...]
-    target: tuple[float, ...]
-    rounds: tuple[WeightsChange, ...] = ()
-    exact_target: tuple[float, ...] | None = None
-    """Where the server took something else for T."""
-    exact_counts: tuple[tuple[int, ...], ...] | None = None
-    """Where clients added noise to their counts."""
-    spread: NoiseEffect | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as it is written."""
-        return {key: value for key, value in _plain(self).items() if value is not None}
+__all__ = [
+    "NoiseEffect",
+    "Record",
+    "Result",
+    "RoundLine",
+    "RoundWeights",
+    "SelectedRound",
+    "ServerView",
+    "WeightsChange",
+]
 
 
 @dataclass(frozen=True)
@@ -176,7 +101,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is written."""
-        plain = _plain(self)
+        plain = plain_values(self)
         if not self.diverged:
             del plain["diverged"]
         selected = {e: {k: v for k, v in s.items() if v is not None} for e, s in plain["selected"].items()}
@@ -224,6 +149,22 @@ class Record:
         """Return the records of all finished runs below a folder."""
         return [cls.at(file.parent) for file in sorted(folder.rglob(_RESULT))]
 
+    @classmethod
+    def begun(cls, folder: Path) -> Self | None:
+        """Return the record of a run that may be under way; None where its configuration is not whole."""
+        try:
+            record = cls(_read_config(folder / _CONFIG), folder)
+        except InputError:
+            return None
+        record.path = folder
+        return record
+
+    @staticmethod
+    def states(folder: Path) -> dict[Path, tuple[object, ...]]:
+        """Return the folders of all runs below a folder, and what changes whenever something is written there."""
+        names = (_CONFIG, METRICS, SERVER_VIEW, _RESULT)
+        return {file.parent: file_states(file.parent, names) for file in sorted(folder.rglob(_CONFIG))}
+
     @property
     def checkpoint(self) -> Path:
         """The state after the last recorded round."""
@@ -266,7 +207,7 @@ class Record:
         except InputError as error:
             return str(error)
         if [line.round for line in lines] != list(range(1, rounds + 1)):
-            return f"{self.path / _METRICS}: {len(lines)} lines, which are not those of {rounds} rounds; {_REMEDY}"
+            return f"{self.path / METRICS}: {len(lines)} lines, which are not those of {rounds} rounds; {_REMEDY}"
         return None
 
     def begin(self) -> None:
@@ -274,16 +215,16 @@ class Record:
         for path in (self.path / _RESULT, self.checkpoint):
             path.unlink(missing_ok=True)
         self._write_text(_CONFIG, to_toml(self.run.keys()))
-        self._write_text(_METRICS, "")
+        self._write_text(METRICS, "")
 
     def append(self, line: RoundLine) -> None:
         """Add the line of a round; where rounds take long, it is on the disk before a checkpoint includes the round.
 
         A power failure may otherwise cost the lines of the last seconds, and then the run starts over.
         """
-        path = self.path / _METRICS
+        path = self.path / METRICS
         with writing(path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line.to_json(), allow_nan=False) + "\n")
+            file.write(to_line(line))
             if time.monotonic() - self._synced > _SYNC_SECONDS:
                 file.flush()
                 os.fsync(file.fileno())
@@ -297,19 +238,29 @@ class Record:
         InputError
             Where the lines before are not those of all rounds up to ``rounds``.
         """
-        path = self.path / _METRICS
+        path = self.path / METRICS
         kept = self._read_text(path).splitlines(keepends=True)[:rounds]
         numbers = [self._parsed(path, RoundLine, line).round for line in kept]
         if numbers != list(range(1, rounds + 1)):
             raise InputError(f"{path}: {len(kept)} lines, which are not those of the {rounds} rounds of the checkpoint")
         (self.path / _RESULT).unlink(missing_ok=True)
         self._write_text(_CONFIG, to_toml(self.run.keys()))
-        self._write_text(_METRICS, "".join(kept))
+        self._write_text(METRICS, "".join(kept))
 
     def lines(self) -> list[RoundLine]:
         """Return the lines of all rounds."""
-        path = self.path / _METRICS
+        path = self.path / METRICS
         return [self._parsed(path, RoundLine, line) for line in self._read_text(path).splitlines()]
+
+    def lines_so_far(self) -> list[RoundLine]:
+        """Return the lines of a run that may be under way: those that are whole."""
+        path = self.path / METRICS
+        return complete_lines(self._read_text(path)) if path.is_file() else []
+
+    def view_so_far(self) -> ServerView | None:
+        """Return what the server of a run that may be under way knows; None before it knows it."""
+        view: ServerView | None = read_or_none(self.path / SERVER_VIEW, ServerView)
+        return view
 
     def weights(self) -> tuple[WeightsChange, ...]:
         """Return the aggregation weights of the rounds in which they changed."""
@@ -331,12 +282,12 @@ class Record:
 
     def server_view(self) -> ServerView:
         """Return what the server of a finished run knew, and its weights."""
-        path = self.path / _SERVER_VIEW
+        path = self.path / SERVER_VIEW
         return self._parsed(path, ServerView, self._read_text(path))
 
     def write_server_view(self, view: ServerView) -> None:
         """Write down what the server knew."""
-        self._write_json(_SERVER_VIEW, view.to_json())
+        self._write_json(SERVER_VIEW, view.to_json())
 
     def tallies(self) -> list[Tally]:
         """Return what every client says about the saved model on samples that it held out."""
@@ -368,7 +319,7 @@ class Record:
 
     def _parsed(self, path: Path, kind: type[Value], text: str) -> Value:
         try:
-            return _adapters()[kind].validate_json(text)  # type: ignore[no-any-return]
+            return adapter(kind).validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
             (first, *_) = error.errors(include_url=False)
             where = ".".join(map(str, first["loc"]))

@@ -21,7 +21,7 @@ from fedpals.engine.last_layer import gaussian_layer, recommended_layer, rival_l
 from fedpals.engine.metrics import Scores
 from fedpals.engine.server import DivergedError, Server
 from fedpals.errors import InputError
-from fedpals.labels import Vector
+from fedpals.labels import Indices, Vector
 from fedpals.shift import Head, HeldOutFeatures, Tally, bbse, em
 from fedpals.shift.calibration import Calibration
 from fedpals.shift.candidates import Comparison, pooled_comparison
@@ -60,14 +60,16 @@ class Simulation:
             participation=plan.participation,
             momentum=plan.server_momentum,
             averaging=plan.averaging,
+            protection=self.run.protection,
+            noise_key=f"seed {self.run.seed}",  # nobody is protected in a simulation, and it must be repeatable
             seed=self.run.seed,
         )
         if self.state.target is not None:
             self.server.set_target(self.state.target)
         self._able = np.flatnonzero(self.federation.counts.sizes)
         self.evaluator = worker.evaluator()
-        self._compared: list[tuple[Tensor, Vector]] = []
-        """Candidates of this round, and their outputs for all samples that clients hold out."""
+        self._compared: tuple[Indices, list[tuple[Tensor, Vector]]] = np.zeros(0, dtype=np.int64), []
+        """Held-out samples that this round's candidates were compared on, and the candidates with their outputs."""
         self.saved_by = SelectedBy.ESTIMATE if self.federation.held_out else SelectedBy.VALIDATION
         """What selects the saved models: no target sample where clients hold samples out."""
 
@@ -102,6 +104,8 @@ class Simulation:
             calibrated=scores.get(Correction.CALIBRATED),
             weights=RoundWeights(tuple(done.participants.tolist()), tuple(done.alpha.tolist())),
             choice=done.choice,
+            privacy=done.privacy,
+            outliers=done.outliers,
             seconds=round(time.perf_counter() - started, 4),
         )
 
@@ -113,27 +117,46 @@ class Simulation:
         return self.pool.losses([Job(self.state.round + 1, i, self.state.vector) for i in clients])
 
     def _compare(self, clients: Sequence[int], vectors: Sequence[Tensor]) -> Comparison | None:
-        """Compare parameters on the samples that clients held out; None where they have none."""
+        """Compare parameters on the samples that clients held out; None where they have none.
+
+        Losses of labels that the target does not have count for nothing, so these samples are left out.
+        """
         if Part.CLIENTS not in self.evaluator.samples:
             return None
         x, y = self.evaluator.samples[Part.CLIENTS]
         ends = np.cumsum([indices.size for indices in self.federation.held_out])
-        rows = [np.arange(ends[i] - self.federation.held_out[i].size, ends[i]) for i in clients]
+        held_out = (np.arange(ends[i] - self.federation.held_out[i].size, ends[i]) for i in clients)
+        rows = [part[self.server.target[y[part]] > 0] for part in held_out]
         own = np.concatenate(rows)
-        inputs = x if own.size == len(y) else x[torch.from_numpy(own)]
+        if not own.size:
+            return None
+        inputs = x[torch.from_numpy(own)]
         logits = [self.evaluator.outputs(vector, inputs) for vector in vectors]
-        self._compared = list(zip(vectors, logits, strict=True)) if inputs is x else []
+        self._compared = own, list(zip(vectors, logits, strict=True))
         cuts = np.cumsum([part.size for part in rows])[:-1]
         by_client = zip(*(np.split(values, cuts) for values in logits), strict=True)
-        told = [Comparison.of(y[part], values) for part, values in zip(rows, by_client, strict=True) if part.size]
-        return pooled_comparison(told) if told else None
+        return pooled_comparison(
+            [Comparison.of(y[part], values) for part, values in zip(rows, by_client, strict=True) if part.size]
+        )
+
+    def _known_outputs(self, model: Tensor) -> Outputs:
+        """Return the outputs of a model for all samples held out, if it was one of the candidates of this round."""
+        own, compared = self._compared
+        known = next((outputs for vector, outputs in compared if vector is model), None)
+        if known is None:
+            return {}
+        x, y = self.evaluator.samples[Part.CLIENTS]
+        outputs = np.empty((len(y), known.shape[1]))
+        outputs[own] = known
+        if (rest := np.setdiff1d(np.arange(len(y)), own)).size:
+            outputs[rest] = self.evaluator.outputs(model, x[torch.from_numpy(rest)])
+        return {Part.CLIENTS: outputs}
 
     def _evaluate(self) -> dict[Correction, Scores]:
         """Evaluate the model in every way, and keep the round where it is the best so far."""
         model = self.state.model
-        known = next((outputs for vector, outputs in self._compared if vector is model), None)
-        logits = self.evaluator.logits(model, {} if known is None else {Part.CLIENTS: known})
-        self._compared = []
+        logits = self.evaluator.logits(model, self._known_outputs(model))
+        self._compared = self._compared[0], []
         if self.run.knowledge.target_estimate is not None:
             self._estimate_target(logits)
         target, shift = self.server.target, self.server.prior_shift
@@ -178,6 +201,8 @@ class Simulation:
 
     def last_model(self) -> LastModel:
         """Return what the last model is worth with a Gaussian head, where it can have one, and as it is best used."""
+        if self.run.protection.private:  # sums of features carry no noise
+            return LastModel()
         vector, evaluator = self.state.model, self.evaluator
         gaussian = self._gaussian_head()
         features: Mapping[Part, Vector] = {} if gaussian is None else evaluator.features(vector)

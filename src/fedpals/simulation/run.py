@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -24,6 +24,8 @@ from fedpals.data import SOURCES, Federation, Task
 from fedpals.data.sources.own import holds_vectors
 from fedpals.data.task import MEMORY
 from fedpals.engine.plan import Plan
+from fedpals.engine.privacy import check_method
+from fedpals.engine.protection import Protection
 from fedpals.errors import InputError
 from fedpals.methods import METHODS, Method, build_method, option_keys, options_of
 from fedpals.methods.own import UnavailableRule, UnavailableWeighting
@@ -156,6 +158,15 @@ class Knowledge(Settings):
                 )
         return heads
 
+    def check_private(self) -> None:
+        """Raise `InputError` if clients say something about their samples that noise on the models does not cover."""
+        for key in ("held_out", "heads"):
+            if (value := getattr(self, key)) is not None:
+                raise InputError(
+                    f"{key} is {value!r}, but with clip_update nothing may be selected or computed from exact sums "
+                    f"over clients' samples, which carry no noise; leave {key} out"
+                )
+
     @model_validator(mode="after")
     def _target_comes_from_one_place(self) -> Self:
         if self.target_estimate is not None and self.held_out is None:
@@ -200,6 +211,17 @@ class Run:
     server: ServerPlan
     knowledge: Knowledge
     seed: int = 0
+    protection: Protection = field(default_factory=Protection)
+
+    def __post_init__(self) -> None:
+        if self.protection.private:
+            check_method(self.method)
+            self.knowledge.check_private()
+            if self.data.own_clients:
+                raise InputError(
+                    "clip_update: with your own clients, rounds are selected and inputs scaled by exact sums over "
+                    "their samples, which carry no noise; train with a strategy of fedpals.flower, which does neither"
+                )
 
     @classmethod
     def of(cls, keys: Mapping[str, Any] | None = None, /, **more: Any) -> Run:
@@ -232,9 +254,11 @@ class Run:
                 return None
 
         task = build(partial(validated, Task), Task.model_fields)
-        if task is not None and task.own_clients:
+        protection = build(partial(validated, Protection), Protection.model_fields)
+        is_private = protection is not None and protection.private
+        if task is not None and task.own_clients and not is_private:
             given.setdefault("held_out", OWN_HELD_OUT)  # what else could a round be selected with?
-        if "held_out" in given and _has_ess_to_choose(given):
+        if "held_out" in given and _has_ess_to_choose(given) and not is_private:
             given["ess"] = "auto"
         method = build(partial(_build_method, own), ("method", "method_source", *option_keys()))
         name = str(given.get("task", Task.model_fields["task"].default))
@@ -245,9 +269,9 @@ class Run:
             given.setdefault("held_out", HELD_OUT)
         knowledge = build(partial(validated, Knowledge), Knowledge.model_fields)
         seed = build(partial(validated, Seed), Seed.model_fields)
-        if not (task and method and network and plan and server and knowledge and seed):
+        if not (task and method and network and plan and server and knowledge and seed and protection):
             raise InputError("\n".join(complaints))
-        return cls(task, method, network, plan, server, knowledge, seed.seed)
+        return cls(task, method, network, plan, server, knowledge, seed.seed, protection)
 
     def keys(self) -> dict[str, Any]:
         """Return the flat keys; `of` makes the same run of them."""
@@ -259,6 +283,7 @@ class Run:
             **self.network.keys(),
             **self.plan.keys(),
             **self.server.keys(),
+            **self.protection.keys(),
             **self.knowledge.keys(),
             "seed": self.seed,
         }
@@ -342,7 +367,7 @@ def _has_ess_to_choose(given: Mapping[str, Any]) -> bool:
 
 def run_keys() -> Iterator[RunKey]:
     """Yield all keys of a run, in the order in which help lists them."""
-    parts: tuple[type[Settings], ...] = (Task, MethodName, Network, Plan, ServerPlan, Knowledge, Seed)
+    parts: tuple[type[Settings], ...] = (Task, MethodName, Network, Plan, ServerPlan, Protection, Knowledge, Seed)
     for part in parts:
         for name, info in part.model_fields.items():
             yield RunKey(name, info.annotation, info, part)

@@ -42,6 +42,12 @@ def perturb(target: npt.ArrayLike, delta: float, rng: np.random.Generator) -> Ve
     return np.asarray(noisy / noisy.sum())
 
 
+def first_view(server: Server, federation: Federation) -> ServerView:
+    """Return what the server knows before the first round."""
+    counts = _rows(np.asarray(server.counts.table, dtype=np.int64))
+    return ServerView(federation.dataset.labels, counts, tuple(server.target.tolist()))
+
+
 def server_view(
     server: Server, federation: Federation, knowledge: Knowledge, rounds: tuple[WeightsChange, ...]
 ) -> ServerView:

@@ -17,7 +17,7 @@ from fedpals.simulation.pools import Pool, SerialPool
 from fedpals.simulation.record import Record, Result, RoundLine, SelectedRound
 from fedpals.simulation.rounds import LastModel, Simulation
 from fedpals.simulation.run import Run
-from fedpals.simulation.server_view import learned_prior, server_view
+from fedpals.simulation.server_view import first_view, learned_prior, server_view
 from fedpals.simulation.state import SimulationState
 from fedpals.simulation.worker import Worker
 
@@ -59,6 +59,7 @@ def simulate(
     if state is None:
         record.begin()
     simulation = Simulation(worker, make_pool(worker), state)
+    record.write_server_view(first_view(simulation.server, worker.federation))
     diverged = False
     while not simulation.finished and not stop():
         try:

@@ -16,7 +16,7 @@ Log = Callable[[RoundLine], None]
 
 def scalars(line: RoundLine) -> dict[str, float]:
     """Return the numbers of a line by name, such as loss or raw/validation/accuracy."""
-    numbers = {"loss": line.loss}
+    numbers = {} if line.loss is None else {"loss": line.loss}
     for correction, scores in ((Correction.RAW, line.raw), (Correction.PRIOR, line.prior)):
         for part, metrics in (("validation", scores.validation), ("test", scores.test)):
             if metrics is not None:

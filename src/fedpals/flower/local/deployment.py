@@ -8,20 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from fedpals.errors import FedpalsError
+from fedpals.flower.local import watchdog
 from fedpals.flower.local.certificates import Certificates, make_certificates, make_node_key
 
 _START_SECONDS = 60.0
 """Time limit for SuperLink to accept connections, and for a command to end."""
-_EXIT_SECONDS = 10.0
-"""Time limit for processes to end by themselves."""
+_POLL_SECONDS = 0.2
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -44,19 +42,28 @@ class DeploymentError(FedpalsError, RuntimeError):
 class Deployment:
     """SuperLink and SuperNodes on free loopback ports, optionally with TLS and node keys.
 
-    Use it as a context manager: on exit it ends every process that it started. Flower's own files and the logs of the
-    processes are in ``folder``.
+    Use it as a context manager: on exit it ends every process that it started, and removes ``folder``, which holds
+    Flower's own files, keys and the logs of the processes. If this process is killed, a watchdog does both.
     """
 
     def __init__(self, *, tls: bool = False) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="fedpals-flower-", ignore_cleanup_errors=True)
-        self.folder = Path(self._temporary.name)
+        self._watchdog = subprocess.Popen(
+            [sys.executable, "-I", watchdog.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._watchdog.stdout is not None
+        with self._watchdog.stdout as output:
+            self.folder = Path(os.fsdecode(output.readline().rstrip(b"\n")))
         self.home = self.folder / "home"
         self.home.mkdir()
         self.environment = environment(self.home)
         self.certificates: Certificates | None = make_certificates(self.folder / "tls") if tls else None
         self.port = free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.superlink: subprocess.Popen[bytes] | None = None
+        self.nodes: list[subprocess.Popen[bytes]] = []
 
     @property
     def address(self) -> str:
@@ -87,17 +94,18 @@ class Deployment:
             encoding="utf-8",
         )
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--database", str(self.folder / "state.db")]
-        superlink = self._start("superlink", ["flower-superlink", *security, *options])
+        superlink = self.superlink = self._start("superlink", ["flower-superlink", *security, *options])
         until(lambda: superlink.poll() is not None or _is_listening(self.port), "SuperLink accepts no connections")
         if superlink.poll() is not None:
-            raise DeploymentError(f"SuperLink ended with code {superlink.returncode}:\n{self.log('superlink')}")
+            raise DeploymentError(f"SuperLink {ending(superlink.returncode)}:\n{self.log('superlink')}")
 
     def node(
-        self, number: int, of: int, *, register: bool = True, authority: Path | None = None
+        self, number: int, of: int, *, register: bool = True, authority: Path | None = None, through: str | None = None
     ) -> subprocess.Popen[bytes]:
         """Start the SuperNode of partition ``number``; with TLS it gets a new key, which is registered if ``register``.
 
-        ``authority`` is the certificate that the node trusts, SuperLink's unless given.
+        ``authority`` is the certificate that the node trusts, SuperLink's unless given; ``through`` is the address of a
+        proxy that it connects to instead.
         """
         name = f"node-{len(self.processes)}"
         security = ["--insecure"]
@@ -108,11 +116,10 @@ class Deployment:
                 self.command(["flwr", "supernode", "register", str(public), "here"])
             root = authority or self.certificates.authority
             security = ["--root-certificates", str(root), "--auth-supernode-private-key", str(key)]
-        options = ["--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
-        return self._start(
-            name,
-            ["flower-supernode", *security, *options, "--node-config", f"partition-id={number} num-partitions={of}"],
-        )
+        options = ["--superlink", through or self.address, "--host", "127.0.0.1", "--port", str(free_port())]
+        options += ["--node-config", f"partition-id={number} num-partitions={of}"]
+        self.nodes.append(self._start(name, ["flower-supernode", *security, *options]))
+        return self.nodes[-1]
 
     def run(self, app: Path, config: Iterable[str] = (), *, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
         """Submit an app; return the process that prints its log, to ``output`` if given, until the run ends."""
@@ -128,24 +135,53 @@ class Deployment:
         self.processes.append(process)
         return process
 
+    def follow(self, run: subprocess.Popen[bytes], report: Callable[[str], None]) -> None:
+        """Wait until a run's log ends; raise if SuperLink or all SuperNodes ended before, since nothing would follow.
+
+        ``report`` gets a sentence for every SuperNode that ends.
+        """
+        running = dict(enumerate(self.nodes))
+        while run.poll() is None:
+            self._expect_superlink()
+            for i in [i for i, node in running.items() if node.poll() is not None]:
+                report(f"SuperNode {i} {ending(running.pop(i).returncode)}; the run goes on without it.")
+            if self.nodes and not running:
+                raise DeploymentError(f"all {len(self.nodes)} SuperNodes ended during the run:\n{self.logs()}")
+            time.sleep(_POLL_SECONDS)
+
     def status(self) -> str:
         """Return the status of the newest run, such as ``finished:completed``."""
-        runs = json.loads(self.command(["flwr", "list", "here", "--format", "json"]))["runs"]
+        runs = self._listing(["flwr", "list", "here"], "runs")
         return str(runs[0]["status"]) if runs else "never started"
 
     def online(self) -> int:
         """Return the number of connected SuperNodes."""
-        nodes = json.loads(self.command(["flwr", "supernode", "list", "here", "--format", "json"]))["nodes"]
+        nodes = self._listing(["flwr", "supernode", "list", "here"], "nodes")
         return sum(node["status"] == "online" for node in nodes)
+
+    def _expect_superlink(self) -> None:
+        if self.superlink is not None and self.superlink.poll() is not None:
+            raise DeploymentError(f"SuperLink {ending(self.superlink.returncode)} during the run:\n{self.logs()}")
+
+    def _listing(self, command: list[str], key: str) -> list[dict[str, Any]]:
+        answer = json.loads(self.command([*command, "--format", "json"]))
+        if key not in answer:  # a failure has code 0 here
+            self._expect_superlink()
+            raise DeploymentError(f"{' '.join(command)} failed: {answer.get('error-message', answer)}")
+        rows: list[dict[str, Any]] = answer[key]
+        return rows
 
     def command(self, command: list[str]) -> str:
         """Run one of Flower's commands and return its output."""
-        process = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=_START_SECONDS, check=False
-        )
+        try:
+            process = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, timeout=_START_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise DeploymentError(f"{' '.join(command)} did not end within {_START_SECONDS:g} s") from None
         if process.returncode:
             output = f"{process.stdout}{process.stderr}"
-            raise DeploymentError(f"{' '.join(command)} ended with code {process.returncode}:\n{output}")
+            raise DeploymentError(f"{' '.join(command)} {ending(process.returncode)}:\n{output}")
         return process.stdout
 
     def log(self, name: str) -> str:
@@ -158,16 +194,15 @@ class Deployment:
 
     def stop(self) -> None:
         """End every process of this deployment, including detached ones, and remove its folder."""
-        for process in reversed(self.processes):
-            if process.poll() is None:
-                process.terminate()
-        for process in self.processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_EXIT_SECONDS)
-        end_all(self.home)
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.close()
+        if self._watchdog.wait() and not watchdog.clean(self.folder):  # the watchdog itself may have been killed
+            raise DeploymentError(
+                f"processes {watchdog.process_ids(self.home)} do not end, or {self.folder} cannot be removed; "
+                "end and remove them by hand"
+            )
         for process in self.processes:
             process.wait()
-        self._temporary.cleanup()
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -184,31 +219,15 @@ class Deployment:
         return process
 
 
+def ending(code: int) -> str:
+    """Return how a process ended, for a sentence: ``ended with code 1``, ``was ended by SIGKILL``."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
 def free_port() -> int:
     """Return a free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def end_all(home: Path) -> None:
-    """End every process that was started with FLWR_HOME at ``home``, because SuperLink's helpers leave its session."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in _process_ids(home):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        deadline = time.monotonic() + _EXIT_SECONDS
-        while _process_ids(home) and time.monotonic() < deadline:
-            time.sleep(0.1)
-
-
-def _process_ids(home: Path) -> list[int]:
-    variable, ids = f"FLWR_HOME={home}".encode(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and variable in (folder / "environ").read_bytes().split(b"\0"):
-                ids.append(int(folder.name))
-    return ids
 
 
 def _is_listening(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""A lock on a folder: two commands never write into it at the same time."""
+"""A lock on a folder, or on a file in it: two commands never write there at the same time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NAME = ".lock"
 
 
 @contextmanager
-def locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock of a folder inside the block; yield whether it was free.
+def locked(folder: Path, *, wait: bool = False, name: str = _NAME) -> Iterator[bool]:
+    """Hold the lock of a folder, or the one called ``name`` in it, inside the block; yield whether it was free.
 
     The operating system keeps it, and gives it up when the process ends, however that happens. With ``wait`` the block
     begins when the lock is free. Folders that were made for the lock alone are removed again.
     """
-    path = folder / _NAME
+    path = folder / name
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     handle = _take(path, wait=wait)
     try:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from fedpals.engine.lock import locked
 from fedpals.errors import InputError
-from fedpals.simulation.lock import locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedpals.simulation.lock import locked
+from fedpals.engine.lock import locked
 with locked(Path(sys.argv[1])) as free:
     print(free, flush=True)
     time.sleep(60)

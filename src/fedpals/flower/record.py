@@ -1,0 +1,84 @@
+"""Record of a deployment, which `fedpals watch` shows: a line per round, as the simulator's, and the server's view."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedpals.engine.metrics import HeldOutMetrics, Scores
+from fedpals.engine.recorded import (
+    ABOUT,
+    METRICS,
+    SERVER_VIEW,
+    About,
+    RoundLine,
+    RoundWeights,
+    ServerView,
+    complete_lines,
+    plain_values,
+    to_line,
+)
+from fedpals.engine.round import Round
+from fedpals.files import replacing, writing
+from fedpals.flower.session import Session
+from fedpals.methods import Method
+from fedpals.shift import pooled
+
+
+def record_round(
+    folder: Path | None, session: Session, method: Method, result: Round, metrics: Mapping[str, object]
+) -> None:
+    """Add the line of a round, with the estimate in ``metrics``; nothing without a folder.
+
+    The first round of a process drops the lines of later rounds, which are computed again after a checkpoint.
+    """
+    if folder is None:
+        return
+    assert session.server is not None
+    if session.recorded_at is None:
+        _write(folder / ABOUT, json.dumps(plain_values(About(method.full_title, method.name, session.planned))))
+        old = (folder / METRICS).read_text(encoding="utf-8") if (folder / METRICS).is_file() else ""
+        kept = [line for line in complete_lines(old) if line.round < result.number]
+        _write(folder / METRICS, "".join(map(to_line, kept)))
+    counts = session.server.counts.table
+    table = tuple(map(tuple, np.asarray(counts, dtype=np.int64).tolist()))
+    labels = tuple(map(str, range(len(session.server.target))))
+    _write(folder / SERVER_VIEW, json.dumps(ServerView(labels, table, tuple(session.server.target.tolist())).to_json()))
+    now = time.monotonic()
+    scores = Scores(clients=_estimate(session, metrics))
+    line = RoundLine(
+        round=result.number,
+        loss=result.loss if math.isfinite(result.loss) else None,
+        trained=result.trained,
+        participants=len(result.participants),
+        refused=result.refused,
+        raw=scores,
+        prior=Scores(),
+        weights=RoundWeights(tuple(result.participants.tolist()), tuple(result.alpha.tolist())),
+        choice=result.choice,
+        seconds=round(now - (session.recorded_at or now), 4),
+    )
+    session.recorded_at = now
+    path = folder / METRICS
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(to_line(line))
+
+
+def _estimate(session: Session, metrics: Mapping[str, object]) -> HeldOutMetrics | None:
+    """Return what the clients' tallies of this round's model say; None where there are none."""
+    value, error = (metrics.get(f"target_accuracy_{part}") for part in ("estimate", "standard_error"))
+    if not isinstance(value, float):
+        return None
+    tally = pooled(list(session.state.tallies.values()))
+    accuracy = float(tally.correct.sum() / tally.samples.sum())
+    return HeldOutMetrics(accuracy, value, error if isinstance(error, float) else None)
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

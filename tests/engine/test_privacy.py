@@ -1,0 +1,293 @@
+"""Differential privacy: ε against other mathematics, noise as measured, an attack, and every way around it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedpals.engine.aggregation import length
+from fedpals.engine.privacy import change_of_weights, epsilon
+from fedpals.engine.state import ServerState
+from fedpals.errors import InputError
+from fedpals.labels import LabelCounts
+from fedpals.weights import solve
+from tests.engine.servers import COUNTS, advance, server
+
+pytest.importorskip("dp_accounting", reason="needs the extra privacy")
+
+PRIVATE: dict[str, Any] = {"clip_update": 1.0, "noise_multiplier": 1.0}
+WITHOUT_NOISE: dict[str, Any] = {"clip_update": 1.0, "noise_multiplier": 1e-9}
+"""So that clipping can be seen."""
+DELTA = 1e-5
+
+
+# ε
+
+
+def independent_epsilon(mu: float, delta: float) -> float:
+    """δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), solved in 60 digits (Balle and Wang, 2018)."""
+    with mpmath.workdps(60):
+        m = mpmath.mpf(mu)
+
+        def surplus(e: Any) -> Any:
+            return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m) - mpmath.mpf(delta)
+
+        low, high = mpmath.mpf(0), mpmath.mpf(mu * mu + 20 * mu + 1)
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if surplus(middle) > 0 else (low, middle)
+        return float(high)
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.2, 1.0, 1 / 0.18, 8.0, 30.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8])
+def test_epsilon_is_that_of_an_independent_computation(mu: float, delta: float) -> None:
+    assert epsilon(mu, delta) == pytest.approx(independent_epsilon(mu, delta), rel=1e-6, abs=1e-9)
+
+
+def test_epsilon_after_rounds_is_below_another_accountants_bound() -> None:
+    from dp_accounting import GaussianDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    own, renyi = server(**PRIVATE), RdpAccountant()
+    for number in range(1, 6):
+        spent = advance(own, {}).privacy
+        renyi.compose(GaussianDpEvent(1.0))
+        assert spent is not None
+        assert spent.epsilon == pytest.approx(independent_epsilon(math.sqrt(number), DELTA), rel=1e-6)
+        assert 0.8 * renyi.get_epsilon(DELTA) < spent.epsilon < renyi.get_epsilon(DELTA)
+
+
+def test_what_the_issue_is_about() -> None:
+    """One of ten clients has α = 0.555: noise of z·C/M protects it with 0.18 instead of z."""
+    assert COUNTS.sizes[0] / COUNTS.total == pytest.approx(0.555, abs=1e-3)
+    assert epsilon(1.0, DELTA) == pytest.approx(4.38, abs=0.01)
+    assert epsilon(0.555 * 10, DELTA) == pytest.approx(38, abs=0.5)
+
+
+def test_clients_spend_only_in_rounds_in_which_they_have_weight() -> None:
+    own = server(participation=0.3, **PRIVATE)
+    turns = np.zeros(10)
+    for _ in range(6):
+        done = advance(own, {})
+        turns[done.participants] += np.square(done.alpha / done.alpha.max())
+        assert done.privacy is not None
+        assert done.privacy.epsilon == pytest.approx(independent_epsilon(math.sqrt(turns.max()), DELTA), rel=1e-6)
+        assert done.privacy.client == turns.argmax()
+    assert turns.max() < 6  # somebody else's turn
+
+
+def test_newcomers_have_spent_nothing() -> None:
+    own = server(**PRIVATE)
+    advance(own, {})
+    own.admit(LabelCounts.of(np.vstack([np.asarray(COUNTS.table), [[600, 0]]])))
+    assert own.state.spent is not None
+    assert own.state.spent[-1] == 0.0
+    advance(own, {})
+    assert own.state.spent[-1] == pytest.approx(1.0)
+
+
+# Noise
+
+
+@pytest.mark.parametrize(("lost", "largest"), [((), 555 / 1000), ((0,), 53 / 445)])
+def test_noise_in_the_aggregate_is_z_c_max_alpha(lost: tuple[int, ...], largest: float) -> None:
+    """Also where the weights are solved again, for clients that answered."""
+    own = server(200_000, clip_update=0.5, noise_multiplier=2.0, key="k")
+    done = advance(own, dict.fromkeys(lost, "no reply"))
+    sigma = 2.0 * 0.5 * largest
+    assert done.privacy is not None
+    assert done.privacy.sigma == pytest.approx(sigma)
+    noise = own.state.vector.double().numpy()
+    assert noise.std() == pytest.approx(sigma, rel=0.01)
+    assert stats.kstest(noise / sigma, "norm").pvalue > 1e-3
+
+
+def test_a_cap_on_the_weights_makes_the_noise_smaller() -> None:
+    counts = LabelCounts.of([[80, 0], [0, 40], [0, 30], [0, 30]])
+    for cap in (None, 0.4):
+        own = server(4, "fedpals", counts=counts, lam=0.0, max_weight=cap, **PRIVATE)
+        done = advance(own, {})
+        assert done.privacy is not None
+        assert done.privacy.sigma == pytest.approx(0.5 if cap is None else 0.4)
+
+
+def test_noise_is_unpredictable_unless_its_key_is_known() -> None:
+    first, second, known, again = (
+        server(**PRIVATE),
+        server(**PRIVATE),
+        server(key="k", **PRIVATE),
+        server(key="k", **PRIVATE),
+    )
+    for own in (first, second, known, again):
+        advance(own, {})
+    assert not torch.equal(first.state.vector, second.state.vector)
+    assert torch.equal(known.state.vector, again.state.vector)
+    assert len(first.state.noise_key or "") == 64
+
+
+def test_a_round_that_is_computed_again_with_other_updates_has_other_noise() -> None:
+    """Otherwise the difference of the two models would be the difference of the updates, without any noise."""
+    once, again = server(key="k", **PRIVATE), server(key="k", **PRIVATE)
+    advance(once, {0: [0.3, 0.0, 0.0]})
+    advance(again, {0: [0.0, 0.3, 0.0]})
+    plain = 0.555 * torch.tensor([0.3, -0.3, 0.0])
+    assert length(once.state.vector - again.state.vector - plain) > 0.1
+
+
+def test_a_resumed_run_has_the_same_bits_and_goes_on_counting(tmp_path: Path) -> None:
+    moves = {i: [0.1 * i, 1.0, -2.0] for i in range(10)}
+    unbroken = server(**PRIVATE, momentum=0.5, averaging=0.9)
+    advance(unbroken, moves)
+    unbroken.state.save(tmp_path / "state")
+    after = advance(unbroken, moves)
+    resumed = server(state=ServerState.load(tmp_path / "state"), momentum=0.5, averaging=0.9, **PRIVATE)
+    assert advance(resumed, moves).privacy == after.privacy
+    for name in ("vector", "velocity", "average"):
+        assert torch.equal(getattr(resumed.state, name), getattr(unbroken.state, name))
+
+
+def test_momentum_and_average_are_made_of_models_with_noise() -> None:
+    own = server(momentum=0.5, averaging=0.9, **PRIVATE)
+    advance(own, {})
+    first = own.state.vector.clone()
+    assert torch.equal(own.state.velocity, first)  # type: ignore[arg-type]
+    assert torch.equal(own.state.average, first.double())  # type: ignore[arg-type]
+    advance(own, {})
+    assert torch.equal(own.state.velocity + first, own.state.vector)  # type: ignore[operator]
+
+
+# The attack: was the client there? The likelihood ratio along its update is the best test there is.
+
+
+def scores(present: bool, z: float, trials: int) -> np.ndarray:
+    update = np.array([0.0, 3.0, 4.0])  # of norm 5, which is clipped to 1
+    values = []
+    for _ in range(trials):
+        own = server(clip_update=1.0, noise_multiplier=z)
+        advance(own, {0: update} if present else {}, others=[0.2, 0.0, 0.0])
+        values.append(float(own.state.vector.double() @ torch.from_numpy(update / 5)))
+    return np.array(values)
+
+
+@pytest.mark.parametrize("z", [1.0, 3.0])
+def test_an_attack_does_no_better_than_epsilon_allows(z: float) -> None:
+    trials = 300
+    slack = math.sqrt(math.log(2 / 1e-6) / (2 * trials))  # a rate is further off once in a million times
+    there, absent = scores(True, z, trials), scores(False, z, trials)
+    e = epsilon(1 / z, DELTA)
+    for threshold in np.concatenate([there, absent])[::7]:
+        hits, alarms = float((there >= threshold).mean()), float((absent >= threshold).mean())
+        assert hits - slack <= math.exp(e) * (alarms + slack) + DELTA
+    middle = 0.555 / 2
+    right = ((there >= middle).mean() + (absent < middle).mean()) / 2
+    assert right <= stats.norm.cdf(1 / (2 * z)) + slack
+
+
+def test_the_attack_finds_the_client_under_noise_of_z_c_over_m() -> None:
+    """As Flower's wrappers draw it: the test above is able to fail."""
+    compute_stdv = pytest.importorskip("flwr.supercore.differential_privacy").compute_stdv
+    sigma, rng = compute_stdv(1.0, 1.0, len(COUNTS.sizes)), np.random.default_rng(0)
+    there, absent = (mean + sigma * rng.standard_normal(2000) for mean in (0.555, 0.0))
+    assert ((there >= 0.2775).mean() + (absent < 0.2775).mean()) / 2 > 0.99
+
+
+# Ways around it
+
+
+def test_every_update_is_clipped_also_of_a_client_that_is_trained_after_a_refusal() -> None:
+    counts = LabelCounts.of([[80, 0, 0], [0, 40, 0], [30, 0, 30]])
+    own = server(2, "fedpals", counts=counts, target=[0.5, 0.5, 0.0], lam=0.0, **WITHOUT_NOISE)
+    assert own.weigh(np.arange(3))[2] == 0.0
+    done = advance(own, {0: "no reply", 1: [30.0, 0.0], 2: [0.0, 949.0]})
+    assert done.participants.tolist() == [1, 2]
+    assert own.state.vector.tolist() == pytest.approx(done.alpha.tolist(), abs=1e-6)
+    assert done.privacy is not None
+    assert done.privacy.clipped == 2
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_weights_do_not_depend_on_values_that_cannot_be_used(bad: float) -> None:
+    own = server(**WITHOUT_NOISE)
+    done = advance(own, {0: [bad, 0.0, 0.0]}, others=[0.5, 0.0, 0.0])
+    assert done.alpha[0] == pytest.approx(0.555)
+    assert own.state.vector.tolist() == pytest.approx([0.445 * 0.5, 0.0, 0.0], abs=1e-6)
+    assert [(r.client, "counts as no change" in r.reason) for r in done.refused] == [(0, True)]
+    assert done.loss == pytest.approx(0.5)
+
+
+def test_a_huge_update_is_clipped_like_any_other() -> None:
+    own = server(**WITHOUT_NOISE)
+    advance(own, {0: [-1e30, 0.0, 0.0]})
+    assert own.state.vector.tolist() == pytest.approx([-0.555, 0.0, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "reason"),
+    [
+        ("scaffold", {}, "control variates.*carries no noise"),
+        ("scaffold+fedpals", {"ess": 0.5}, "control variates.*carries no noise"),
+        ("afl", {}, "exact losses.*use weights that follow from label counts"),
+        ("fedpals", {"ess": "auto"}, "ess is 'auto'.*give a number"),
+    ],
+)
+def test_methods_that_noise_does_not_cover_are_refused(method: str, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        server(method=method, **options, **PRIVATE)
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"clip_update": 1.0}, "noise_multiplier is not given"),
+        ({"noise_multiplier": 1.0}, "clip_update is not given"),
+        ({"privacy_delta": 1e-5}, "nothing is private"),
+        ({**PRIVATE, "aggregation": "geometric_median"}, "weights must not depend on updates"),
+        ({**PRIVATE, "outliers": "refuse"}, "weights must not depend on updates"),
+        ({**PRIVATE, "clip_update": 0.0}, "greater than 0"),
+        ({**PRIVATE, "noise_multiplier": math.inf}, "finite"),
+    ],
+)
+def test_settings_that_do_not_belong_together(keys: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        server(**keys)
+
+
+def test_no_vector_of_a_client_is_kept() -> None:
+    own = server(**PRIVATE)
+    advance(own, {i: [1.0, 0.0, 0.0] for i in range(10)})
+    assert own.state.clients == {}
+    assert own.rule_vector is None
+
+
+# A client that is left out altogether
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**31))
+def test_leaving_a_client_out_moves_the_aggregate_by_its_bound_at_most(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 50, size=(5, 3))
+    target, client = rng.dirichlet(np.ones(3)), int(rng.integers(5))
+    alpha = solve(counts, target, ess=0.5).alpha
+    without = solve(np.delete(counts, client, axis=0), target, ess=0.5).alpha
+    moves = rng.standard_normal((5, 4))
+    moves /= np.maximum(np.linalg.norm(moves, axis=1, keepdims=True), 1.0)
+    moved = np.linalg.norm(alpha @ moves - without @ np.delete(moves, client, axis=0))
+    assert moved <= change_of_weights(alpha, without, client) + 1e-12 <= 2 + 1e-9
+
+
+def test_for_fedavg_the_bound_is_twice_the_weight() -> None:
+    alpha = COUNTS.sizes / COUNTS.total
+    for client in range(10):
+        sizes = np.delete(COUNTS.sizes, client)
+        assert change_of_weights(alpha, sizes / sizes.sum(), client) == pytest.approx(2 * alpha[client])

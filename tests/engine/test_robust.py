@@ -1,0 +1,155 @@
+"""Dishonest updates: named, refused or clipped, and a mean that they move little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from fedpals.engine.aggregation import median_weights, weighted_median
+from fedpals.engine.client import Update
+from fedpals.engine.outliers import outliers
+from fedpals.engine.server import DivergedError
+from tests.engine.servers import advance, no_losses, server
+
+HONEST = {i: [1.0 + 0.1 * i, 0.2 * (-1) ** i, 0.0] for i in range(10)}
+
+
+# The geometric median
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31))
+def test_median_is_where_a_general_minimiser_finds_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points, alpha = rng.standard_normal((6, 3)), rng.dirichlet(np.ones(6))
+
+    def distance(w: np.ndarray) -> float:
+        return float(alpha @ np.linalg.norm(points - w, axis=1))
+
+    vectors = [torch.from_numpy(point) for point in points]
+    beta = median_weights(torch.zeros(3, dtype=torch.float64), vectors, alpha)
+    assert beta.sum() == pytest.approx(1.0)
+    best = min(minimize(distance, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12}).fun
+                for start in (alpha @ points, points[alpha.argmax()]))  # fmt: skip
+    assert distance(beta @ points) <= best * (1 + 2e-3)  # smoothing where it falls on a point
+
+
+@pytest.mark.parametrize("factor", [-1.0, -50.0, 1e30])
+def test_a_liar_moves_the_median_little(factor: float) -> None:
+    honest = server(aggregation="geometric_median")
+    advance(honest, HONEST)
+    lied, mean = server(aggregation="geometric_median"), server()
+    lie = {**HONEST, 3: [factor * value for value in HONEST[3]]}
+    done = advance(lied, lie)
+    moved = float(torch.linalg.vector_norm(lied.state.vector - honest.state.vector))
+    assert moved < 0.2
+    assert done.alpha[3] < 0.05
+    advance(mean, lie)
+    plain = server()
+    advance(plain, HONEST)
+    assert float(torch.linalg.vector_norm(mean.state.vector - plain.state.vector)) > (0.1 if factor == -1 else 2.0)
+
+
+def test_without_liars_near_each_other_the_median_is_the_mean() -> None:
+    same = {i: [1.0, 2.0, 3.0] for i in range(10)}
+    median = server(aggregation="geometric_median")
+    done = advance(median, same)
+    assert median.state.vector.tolist() == pytest.approx([1.0, 2.0, 3.0])
+    assert done.alpha[0] == pytest.approx(0.555)
+
+
+def test_weighted_median() -> None:
+    assert weighted_median(np.array([3.0, 1.0, 2.0]), np.array([0.2, 0.4, 0.4])) == 2.0
+    assert weighted_median(np.array([5.0, 1.0]), np.array([0.5, 0.5])) == 1.0
+
+
+# Far updates
+
+
+def moves_of(norms: list[float], states: list[float] | None = None) -> dict[int, Update]:
+    vectors = [torch.tensor([norm, 0.0]) for norm in norms]
+    extra = [None] * len(norms) if states is None else [torch.tensor([value]) for value in states]
+    return {i: Update(v, 0.5, 1, s) for i, (v, s) in enumerate(zip(vectors, extra, strict=True))}
+
+
+@pytest.mark.parametrize(
+    ("norms", "far"),
+    [
+        ([1.0, 1.2, 0.9, 50.0], [3]),
+        ([1.0, 50.0], [1]),  # of two, the longer one
+        ([50.0], []),  # nobody to compare with
+        ([1.0, 1e30, 1.1], [1]),
+        ([0.0, 0.0, 0.0, 1.0], []),  # most stand still: no scale
+        ([0.1, 0.4, 1.0, 3.0, 9.0], []),  # very different, all of them
+        ([1.0] * 6 + [9.0], []),
+    ],
+)
+def test_which_updates_are_far(norms: list[float], far: list[int]) -> None:
+    assert [o.client for o in outliers(moves_of(norms), torch.zeros(2))] == far
+
+
+def test_a_control_variate_can_be_far_too() -> None:
+    (found,) = outliers(moves_of([1.0, 1.0, 1.0], [0.5, 0.4, 1e9]), torch.zeros(2))
+    assert (found.client, found.what) == (2, "rule's vector")
+
+
+LIE: dict[int, Any] = {**HONEST, 4: [-50.0, 0.0, 0.0]}
+
+
+def test_far_updates_are_kept_and_named() -> None:
+    own, other = server(), server(outliers="keep")
+    for one in (own, other):
+        done = advance(one, LIE)
+        assert [o.client for o in done.outliers] == [4]
+        assert "times the median of the round's clients" in str(done.outliers[0])
+        assert not done.refused
+    assert torch.equal(own.state.vector, other.state.vector)
+
+
+def test_far_updates_are_refused_and_the_others_weighed_afresh() -> None:
+    own, without = server(outliers="refuse"), server()
+    done = advance(own, LIE)
+    advance(without, {**HONEST, 4: "no reply"})
+    assert [refusal.client for refusal in done.refused] == [4]
+    assert 4 not in done.participants
+    assert torch.equal(own.state.vector, without.state.vector)
+
+
+def test_far_updates_are_clipped_to_the_median() -> None:
+    own = server(outliers="clip")
+    done = advance(own, LIE)
+    (far,) = done.outliers
+    short = server()
+    advance(short, {**HONEST, 4: [-far.median, 0.0, 0.0]})
+    assert own.state.vector.tolist() == pytest.approx(short.state.vector.tolist(), abs=1e-6)
+
+
+def test_a_model_that_overflows_never_becomes_the_state() -> None:
+    own = server(momentum=0.9)
+    advance(own, {}, others=[1.5e38, 0.0, 0.0])
+    before = own.state.vector.clone()
+    with pytest.raises(DivergedError, match=r"not finite; the longest is client \d's, of norm 1e\+38"):
+        advance(own, {}, others=[1e38, 0.0, 0.0])
+    assert own.state.round == 1
+    assert torch.equal(own.state.vector, before)
+
+
+def test_a_client_whose_update_and_vector_are_both_far() -> None:
+    def train(clients: Sequence[int]) -> list[Update]:
+        honest = [Update(torch.full((3,), 1.0 + 0.1 * i), 0.5, 1, torch.ones(3)) for i in clients]
+        return [Update(1e6 * u.vector, 0.5, 1, 1e6 * torch.ones(3)) if i == 2 else u for i, u in enumerate(honest)]
+
+    refusing, clipping = server(method="scaffold", outliers="refuse"), server(method="scaffold", outliers="clip")
+    for own in (refusing, clipping):
+        done = own.advance(own.participants(1), train, no_losses)
+        assert [o.client for o in done.outliers] == [2, 2]
+    assert 2 not in refusing.state.clients
+    assert clipping.state.clients[2].tolist() == pytest.approx([1.0] * 3)
+    assert float(clipping.state.vector.abs().max()) < 3.0

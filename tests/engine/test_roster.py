@@ -1,0 +1,83 @@
+"""Rows of clients: who gets which, who is refused, and who is there; whatever engine names the nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpals.engine.roster import Introduction, Roster
+from fedpals.labels.private import noisy_counts
+
+
+def roster(*introductions: Introduction) -> Roster[str]:
+    """A roster of sites a, b, c, …, all connected."""
+    sites = dict(zip("abcdef", introductions, strict=False))
+    full = Roster[str](3)
+    full.connected(sites)
+    full.hear(sites)
+    return full
+
+
+ONE, TWO = Introduction([30, 10, 0], 1), Introduction([0, 20, 20], 2)
+
+
+def test_new_rows_are_ordered_by_number_then_by_node() -> None:
+    full = roster(TWO, Introduction([1, 1, 1]), ONE, Introduction([2, 2, 2]))
+    assert [member.node for member in full.members] == ["c", "a", "b", "d"]
+    assert full.present.tolist() == [0, 1, 2, 3]
+
+
+def test_a_client_under_another_name_takes_its_row_once_the_old_one_is_gone() -> None:
+    full = roster(ONE, TWO)
+    full.connected(["a", "b", "new"])
+    full.hear({"new": ONE})
+    assert "number 1 belongs to node a, which is connected" in full.refused["new"]
+    assert full.connected(["a", "b", "new"]) == [], "not asked again as long as that is so"
+    assert full.connected(["b", "new"]) == ["new"]
+    full.hear({"new": ONE})
+    assert [member.node for member in full.members] == ["new", "b"]
+    assert not full.refused
+
+
+def test_a_silent_node_is_not_present_and_can_be_replaced() -> None:
+    full = roster(ONE, TWO)
+    full.silent = {"a"}
+    assert full.present.tolist() == [1]
+    full.hear({"new": ONE})
+    assert full.present.tolist() == [0, 1]
+    full.silent = set()
+    full.hear({"a": ONE})
+    assert "number 1 belongs to node new" in full.refused["a"]
+
+
+@pytest.mark.parametrize("impostor", [Introduction([30, 11, 0], 1), Introduction([30, 10, 0], 1, epsilon=1.0)])
+def test_a_row_is_not_taken_over(impostor: Introduction) -> None:
+    full = roster(ONE, TWO)
+    full.connected(["b", "new"])
+    full.hear({"new": impostor})
+    assert full.members[0].node == "a"
+    assert full.present.tolist() == [1]
+    assert set(full.refused) == {"new"}
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+def test_fresh_noise_does_not_lock_a_client_out_and_does_not_let_another_in(epsilon: float) -> None:
+    counts = [400, 100, 0]
+    for seed in range(200):
+        first, again = noisy_counts([counts, counts], epsilon, seed).tolist()
+        full = roster(Introduction(first, 1, epsilon=epsilon), TWO)
+        kept = full.members[0].counts
+        full.connected(["b", "new"])
+        full.hear({"new": Introduction(again, 1, epsilon=epsilon)})
+        assert full.members[0].node == "new"
+        assert full.members[0].counts == kept, "the first counts stay in use"
+        full.connected(["b", "other"])
+        full.hear({"other": Introduction([2000, 9, 9], 1, epsilon=epsilon)})
+        assert full.members[0].node == "new"
+        assert "no noise turns into these" in full.refused["other"]
+
+
+def test_a_refused_node_may_try_again_after_it_was_away() -> None:
+    full = roster(ONE, Introduction([1, 2]))
+    assert full.connected(["a", "b"]) == []
+    full.connected(["a"])
+    assert full.connected(["a", "b"]) == ["b"]

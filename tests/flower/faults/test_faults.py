@@ -1,0 +1,38 @@
+"""All faults of messages, nodes and servers, and a few of processes; `python -m tests.flower.faults` tries the rest."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from tests.flower.faults import content, nodes, privacy, processes, servers
+from tests.flower.faults.harness import Fault
+
+IN_PROCESS = list(chain(content.faults(), nodes.faults(), servers.faults(), privacy.faults()))
+OF_PROCESSES = {
+    "flower up gets SIGHUP while SuperLink starts",
+    "flower up gets SIGKILL while a key is registered",
+    "flower up gets three SIGINT",
+    "flower up gets SIGINT, ignored at its start",
+}
+
+
+@pytest.mark.parametrize("fault", IN_PROCESS, ids=lambda fault: fault.name)
+def test_messages_nodes_and_servers(fault: Fault) -> None:
+    outcome, _ = fault.try_once()
+    assert outcome.verdict in fault.wanted, outcome.evidence
+
+
+def test_there_are_many_and_each_has_its_own_name() -> None:
+    names = [fault.name for fault in [*IN_PROCESS, *processes.faults()]]
+    assert len(names) == len(set(names)) >= 100
+    assert set(names) >= OF_PROCESSES
+
+
+@pytest.mark.parametrize(
+    "fault", [fault for fault in processes.faults() if fault.name in OF_PROCESSES], ids=lambda fault: fault.name
+)
+def test_processes(fault: Fault) -> None:
+    outcome, _ = fault.try_once()
+    assert outcome.verdict in fault.wanted, outcome.evidence

@@ -1,0 +1,163 @@
+"""`fedpals flower up` as a process whose descendants can all be found, and what a run of the example app must give."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from flwr.app import Message
+from safetensors.torch import load_file
+
+from fedpals.flower import FedAvg
+from fedpals.flower.local.deployment import ending
+from fedpals.simulation.run import Run
+from fedpals.simulation.worker import Worker
+from tests.flower.faults.harness import Outcome, Verdict
+from tests.flower.grids import flat, grid_of, initial
+
+APP = Path(__file__).parents[3] / "examples" / "flower"
+LIMIT = 400.0
+"""Seconds after which a wait counts as unbounded. The app's own limits are 60 s and 120 s; the machine may be busy."""
+CLEAN_SECONDS = 20.0
+"""Seconds within which nothing may be left."""
+SETTINGS: dict[str, Any] = {"clients": 3, "labels_per_client": 3, "model": "logistic", "method": "fedavg"}
+
+
+class Up:
+    """The running command; a variable in the environment marks all that descends from it."""
+
+    def __init__(self, *arguments: str, ignore_interrupts: bool = False, **settings: Any) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True)
+        self.folder = Path(self._temporary.name)
+        self.log = self.folder / "log"
+        self.out = self.folder / "model.safetensors"
+        self._mark = f"TMPDIR={self.folder}".encode()
+        config = [f"{key}={json.dumps(value)}" for key, value in {**settings, "out": str(self.out)}.items()]
+        # Under nohup, or in the background of a shell, signals that these tests send are ignored from the start.
+        wanted = {signal.SIGINT: signal.SIG_IGN if ignore_interrupts else signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+        before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fedpals", "flower", "up", str(APP), *arguments, "-c", " ".join(config)],
+                env={**os.environ, "TMPDIR": str(self.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in [self.process.pid, *self.descendants()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        self._temporary.cleanup()
+
+    def text(self) -> str:
+        """What the command printed so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def descendants(self, part: str = "") -> list[int]:
+        """Processes that descend from the command, whose command line contains ``part``; oldest first."""
+        ids = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                own = int(folder.name) == self.process.pid
+                if state == "Z" or own or self._mark not in (folder / "environ").read_bytes().split(b"\0"):
+                    continue
+                if part in (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode():
+                    ids.append(int(folder.name))
+        return sorted(ids)
+
+    def until(self, condition: Callable[[], Any], seconds: float = LIMIT) -> bool:
+        """Wait until a condition holds; return whether it did in time, before the command ended."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                return bool(condition())
+            time.sleep(0.05)
+        return True
+
+    def leftovers(self) -> list[str]:
+        """What is left of an ended command: processes and folders, once there is nothing or time is over."""
+        deadline = time.monotonic() + CLEAN_SECONDS
+        while True:
+            left = [f"process {pid}" for pid in self.descendants()]
+            left += [path.name for path in self.folder.glob("fedpals-flower-*")]
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.1)
+
+    def ended(self, judge: Callable[[int], Outcome]) -> Outcome:
+        """Wait for the end of the command; nothing may be left, and ``judge`` says what its code means."""
+        try:
+            code = self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            return Outcome(Verdict.WAIT, f"still running after {LIMIT:g} s: {self.text()[-300:]}")
+        begin = time.monotonic()
+        if left := self.leftovers():
+            return Outcome(Verdict.ORPHANS, ", ".join(left))
+        outcome = judge(code)
+        return Outcome(outcome.verdict, f"{outcome.evidence}; nothing left after {time.monotonic() - begin:.1f} s")
+
+    def judge_run(self, code: int) -> Outcome:
+        """Say whether a run gave the right model, or ended with a sentence."""
+        text = self.text()
+        if code == 0:
+            trained = [set(map(int, re.findall(r"client (\d+) \(node", line))) for line in _lines(text, "trained")]
+            if not torch.equal(_vector(self.out), expected(trained)):
+                return Outcome(Verdict.SILENT, "another model than the log says")
+            reasons = _lines(text, r"client \d+ \(node \d+\): ")
+            return Outcome(Verdict.OK, "; ".join([f"trained {trained}", *reasons]))
+        errors = re.findall(r"^(?:Error: |Run |.*Error: ).*$", text, re.MULTILINE)
+        if "Traceback" in text and not errors:
+            return Outcome(Verdict.RAW, text[-300:])
+        return Outcome(Verdict.ENDED if errors else Verdict.RAW, f"code {code}: {errors[0] if errors else text[-300:]}")
+
+
+def _lines(text: str, pattern: str) -> list[str]:
+    return [m[0] for m in re.finditer(rf"round \d+: {pattern}.*", text)]
+
+
+def _vector(path: Path) -> torch.Tensor:
+    worker = Worker(Run.of(task="digits", **SETTINGS))
+    worker.model.network.load_state_dict(load_file(path))
+    return worker.model.vector.clone()
+
+
+def expected(trained: list[set[int]]) -> torch.Tensor:
+    """Return the model of a run in which exactly these clients were trained in each round."""
+    worker = Worker(Run.of(task="digits", **SETTINGS))
+    grid = grid_of(worker)
+
+    def reply_of(number: int) -> Callable[[Message], Message | None]:
+        rounds = iter(trained)
+        return lambda reply: reply if reply.metadata.message_type != "train" or number in next(rounds) else None
+
+    for number in range(len(worker.federation.clients)):
+        grid.spoil[grid.node(number)] = reply_of(number)
+    strategy = FedAvg(worker.federation.target, fraction_evaluate=0.0, wait=60.0)
+    result = strategy.start(grid, initial(worker), num_rounds=len(trained))
+    return flat(result.arrays, worker)
+
+
+def how(code: int) -> str:
+    """How the command ended, in words."""
+    return f"the command {ending(code)}"

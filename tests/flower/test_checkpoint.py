@@ -1,0 +1,143 @@
+"""The checkpoint of a deployment: one writer, one reader, one step back, and tried before any training."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message
+
+from fedpals.engine import checkpoint
+from fedpals.engine.server import DivergedError
+from fedpals.errors import InputError
+from fedpals.flower import FedAvg
+from fedpals.flower.session import FlowerState
+from tests.flower.grids import Spoil
+from tests.flower.test_robustness import QUIET, TARGET, StoppedError, four, start
+
+FLOATS = ArrayRecord({"weight": Array(np.zeros(4, np.float32))})
+
+
+def fedavg(path: Path, **settings: Any) -> FedAvg:
+    return FedAvg(TARGET, checkpoint=path, **{**QUIET, **settings})
+
+
+def test_two_servers_do_not_share_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+
+    def second(number: int, _: ArrayRecord) -> None:
+        if number == 1:
+            with pytest.raises(InputError, match=r"state.safetensors: another server writes this checkpoint"):
+                fedavg(path).start(four(), start(), num_rounds=3)
+            fedavg(tmp_path / "other.safetensors").start(four(), start(), num_rounds=1)
+
+    fedavg(path).start(four(), start(), num_rounds=2, evaluate_fn=second)
+    assert FlowerState.load(path).round == 2
+    assert not [file for file in tmp_path.iterdir() if "lock" in file.name]
+
+
+def test_another_process_does_not_share_it_either(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    hold = "import sys; from pathlib import Path; from fedpals.engine.checkpoint import sole_writer\n"
+    hold += "with sole_writer(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", hold, str(path)], **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match="another server"):
+            fedavg(path).start(four(), start(), num_rounds=1)
+        process.kill()
+    fedavg(path).start(four(), start(), num_rounds=1)
+
+
+def test_a_server_that_failed_gives_the_checkpoint_up(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+
+    def stop(number: int, _: ArrayRecord) -> None:
+        if number == 1:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        fedavg(path).start(four(), start(), num_rounds=2, evaluate_fn=stop)
+    fedavg(path).start(four(), start(), num_rounds=2)
+    assert FlowerState.load(path).round == 2
+
+
+def test_nobody_else_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    mask = os.umask(0o022)
+    try:
+        fedavg(path).start(four(), start(), num_rounds=2)
+    finally:
+        os.umask(mask)
+    for one in (path, checkpoint.previous(path)):
+        assert stat.S_IMODE(one.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["file/state.safetensors", "folder"])
+def test_one_that_cannot_be_written_is_refused_before_any_training(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    grid = four()
+    with pytest.raises(InputError, match=f"{name}.*choose another folder|{name}: is a folder"):
+        fedavg(tmp_path / name).start(grid, start(), num_rounds=1)
+    assert not grid.sent
+
+
+def test_the_previous_state_is_kept_beside_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "run.v1.safetensors"
+    fedavg(path).start(four(), start(), num_rounds=1)
+    assert not checkpoint.previous(path).exists()
+    fedavg(path).start(four(), start(), num_rounds=4)
+    assert checkpoint.previous(path).name == "run.v1-previous.safetensors"
+    assert (FlowerState.load(checkpoint.previous(path)).round, FlowerState.load(path).round) == (3, 4)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.v1-previous.safetensors", "run.v1.safetensors"]
+
+
+def test_without_links_it_is_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "state.safetensors"
+    fedavg(path).start(four(), start(), num_rounds=2)
+    assert FlowerState.load(checkpoint.previous(path)).round == 1
+
+
+def spoiled(value: float) -> Spoil:
+    """Updates of a liar, and of whoever continues from them: finite first, then overflowing."""
+
+    def lie(reply: Message) -> Message:
+        if reply.metadata.message_type == "train":
+            reply.content["arrays"] = ArrayRecord({"weight": Array(np.full(4, value, np.float32))})
+        return reply
+
+    return lie
+
+
+def test_a_poisoned_run_says_how_to_go_back_and_then_does(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    grid = four()
+
+    def poison(number: int, _: ArrayRecord) -> None:
+        if number == 2:
+            grid.spoil = {grid.node(0): spoiled(1e30)}
+        if number == 3:  # from parameters of 1e30 on, nobody computes anything finite
+            grid.spoil = dict.fromkeys(grid.contexts, spoiled(np.nan))
+
+    with pytest.raises(DivergedError, match="round 4: no client returned a usable update") as error:
+        fedavg(path, outliers="keep").start(grid, FLOATS, num_rounds=5, evaluate_fn=poison)
+    command = f"mv {checkpoint.previous(path)} {path}"
+    assert command in str(error.value)
+    assert np.abs(FlowerState.load(path).vector.numpy()).max() > 1e28
+    subprocess.run(command.split(), check=True)
+    grid.spoil = {}
+    result = fedavg(path, outliers="keep").start(grid, FLOATS, num_rounds=5)
+    expected = FedAvg(TARGET, outliers="keep", **QUIET).start(four(), FLOATS, num_rounds=5)
+    assert np.array_equal(result.arrays["weight"].numpy(), expected.arrays["weight"].numpy())

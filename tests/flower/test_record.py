@@ -1,0 +1,52 @@
+"""`record=`: a deployment writes the simulator's line of every round, which `fedpals watch` shows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpals.flower import strategy
+from fedpals.report.overview import overview
+from fedpals.report.watched import watched
+from tests.flower.grids import grid_of, initial, worker
+
+
+def test_a_deployment_can_be_watched_and_continues_its_record(tmp_path: Path) -> None:
+    run = worker(method="fedpals", ess=0.5)
+    shares = run.federation.table.sum(axis=0) + 10.0  # so that clients hold out labels of the target
+    target = shares / shares.sum()
+    settings = {"fraction_evaluate": 0.0, "wait": 0.05, "record": tmp_path / "record", "checkpoint": tmp_path / "state"}
+    grid = grid_of(run, held_out=0.2)
+    grid.spoil[grid.node(0)] = lambda reply: None if reply.metadata.message_type == "train" else reply
+    first = strategy("fedpals", target, ess=0.5, **settings)
+    first.start(grid, initial(run), num_rounds=2)
+    with (tmp_path / "record" / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "lo')  # as a power failure leaves it
+    second = strategy("fedpals", target, ess=0.5, **settings)
+    result = second.start(grid, initial(run), num_rounds=3)
+    (seen,) = watched([tmp_path])
+    assert [line.round for line in seen.lines] == [1, 2, 3]
+    assert (seen.method, seen.planned, seen.finished) == ("FedPALS (ESS 0.5)", 3, True)
+    last = seen.lines[-1]
+    assert last.weights.alpha == tuple(second.rounds[-1].alpha.tolist())
+    assert last.raw.clients is not None
+    assert last.raw.clients.target_accuracy == result.train_metrics_clientapp[3]["target_accuracy_estimate"]
+    assert seen.view is not None
+    assert np.allclose(seen.view.target, target)
+    assert seen.refused == 3
+    assert seen.ess()[-1] == pytest.approx(result.train_metrics_clientapp[3]["ess"])
+    (page,) = overview([seen], "T")["federations"]
+    assert page["refused"]
+    assert all(
+        math.isfinite(point[1]) for chart in page["charts"] for line in chart["lines"] for point in line["points"]
+    )
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = worker(method="fedavg")
+    strategy("fedavg", None, fraction_evaluate=0.0, wait=0.05).start(grid_of(run), initial(run), num_rounds=1)
+    assert list(tmp_path.iterdir()) == []
