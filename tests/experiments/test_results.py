@@ -160,6 +160,37 @@ def test_what_is_computed_is_written_down(tmp_path: Path) -> None:
         assert not same_platform({key: fact for key, fact in facts.items() if key != name}, here)
 
 
+def test_results_that_go_on_elsewhere_name_every_platform(tmp_path: Path, planned: list[PlannedRun]) -> None:
+    results, path = Results(tmp_path / "tiny"), definition(tmp_path, TINY)
+    results.begin(path, "desk", "fedpals reproduce tiny")
+    here = results.provenance
+    results.begin(path, "desk", "fedpals reproduce tiny")
+    assert "earlier" not in results.provenance
+    results.add("runs.jsonl", summary(planned[0]))
+    for processor in ("another", "a third", "another"):
+        stored = {**results.provenance, "processor": processor, "commit": f"of {processor}"}
+        (results.path / "provenance.json").write_text(json.dumps(stored))
+        results.begin(path, "desk", "fedpals reproduce tiny")
+    facts = results.provenance
+    assert [(part["processor"], part["commit"]) for part in facts["earlier"]] == [
+        ("another", "of another"),
+        ("a third", "of a third"),
+    ]
+    assert facts["processor"] == here["processor"]
+    assert not same_platform(facts, here)
+
+
+def test_the_provenance_tells_the_hours(tmp_path: Path, planned: list[PlannedRun]) -> None:
+    results = Results(tmp_path / "tiny")
+    results.begin(definition(tmp_path, TINY), "desk", "fedpals reproduce tiny")
+    for plan in planned[:2]:
+        results.add("runs.jsonl", summary(plan).model_copy(update={"seconds": 5400.0}))
+    results.add("tuning.jsonl", summary(planned[2]).model_copy(update={"seconds": 900.0}))
+    results.keep_hours()
+    assert results.provenance["core_hours"] == {"tuning": 0.25, "reported": 3.0}
+    assert results.provenance["command"] == "fedpals reproduce tiny"
+
+
 def test_the_commit_is_that_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     if (root / ".git").exists():

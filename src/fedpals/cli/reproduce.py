@@ -99,6 +99,7 @@ def reproduce(
         return
     stored.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
     outcome = compute(experiment, scale, stored, settings, display, selection)
+    stored.keep_hours()
     if stored.runs():
         console.print(_table(stored))
         console.print(

@@ -31,6 +31,7 @@ Grid: TypeAlias = dict[str, Annotated[list[float | str], Field(min_length=1)]]
 """Values to try, by key of a run."""
 View: TypeAlias = Literal[
     "table",
+    "coverage",
     "curve",
     "distance",
     "heatmap",

@@ -42,9 +42,23 @@ def provenance(command: str, scale: str) -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
+def continued(facts: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the provenance of results that ``stored`` began and that go on with ``facts``.
+
+    ``earlier`` lists every other platform that some of the runs were computed on, with its last commit and date.
+    """
+    parts = [
+        *stored.get("earlier", []),
+        {name: stored[name] for name in (*_PLATFORM, "commit", "date") if name in stored},
+    ]
+    earlier = [part for part in parts if part and not same_platform(part, facts)]
+    latest = {tuple(part.get(name) for name in _PLATFORM): part for part in earlier}
+    return {**facts, "earlier": list(latest.values())} if latest else facts
+
+
 def same_platform(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two provenances have the same arithmetic and kind of processor, which gives equal bits."""
-    return all(name in one and one[name] == other.get(name) for name in _PLATFORM)
+    return all(name in one and one[name] == other.get(name) for name in _PLATFORM) and not one.get("earlier")
 
 
 def _processor() -> str:

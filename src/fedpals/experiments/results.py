@@ -4,7 +4,7 @@ experiment.toml   the definition of the experiment
 runs.jsonl        a line per reported run
 tuning.jsonl      a line per tuning run
 cases.json        the cases whose counts come from files
-provenance.json   command, versions, date, processor, commit and threads
+provenance.json   command, versions, date, processor, commit, threads, and the core-hours it took
 
 A run in these files is finished and is never computed again.
 """
@@ -21,13 +21,13 @@ from typing import Any, BinaryIO, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from fedpals.engine.lock import locked
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case
 from fedpals.experiments.experiment import Experiment, PlannedRun, Point
-from fedpals.experiments.provenance import provenance
+from fedpals.experiments.provenance import continued, provenance
 from fedpals.files import replacing, writing
 from fedpals.shift.evaluation import Correction, Evaluation
-from fedpals.simulation.lock import locked
 from fedpals.simulation.record import Record, RoundLine, SelectedRound, ServerView
 from fedpals.simulation.run import Run
 
@@ -235,12 +235,24 @@ class Results:
         """
         facts = provenance(command, scale)
         with locked(self.path, wait=True):
-            if (stored := self.provenance.get("scale", scale)) != scale:
+            stored = self.provenance
+            if (other := stored.get("scale", scale)) != scale:
                 raise InputError(
-                    f"{self.path} holds results at scale {stored}; give another folder with --results for scale {scale}"
+                    f"{self.path} holds results at scale {other}; give another folder with --results for scale {scale}"
                 )
+            if any((self.path / name).is_file() for name in ("runs.jsonl", "tuning.jsonl")):
+                facts = continued(facts, stored)
             self._write("experiment.toml", definition.read_text(encoding="utf-8"))
             self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
+
+    def keep_hours(self) -> None:
+        """Write to the provenance how many hours of one core the tuning runs and the reported runs took."""
+        hours = {
+            phase: round(sum(summary.seconds for summary in summaries) / 3600, 2)
+            for phase, summaries in (("tuning", self.tuning()), ("reported", self.runs()))
+        }
+        with locked(self.path, wait=True):
+            self._write("provenance.json", json.dumps({**self.provenance, "core_hours": hours}, indent=2) + "\n")
 
     def keep(self, name: str, planned: Iterable[PlannedRun]) -> None:
         """Remove runs that the experiment no longer has; give the others its current order and points."""

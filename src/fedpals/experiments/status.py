@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpals.engine.lock import is_locked
 from fedpals.experiments.experiment import Experiment, PlannedRun, reported_runs, tuning_runs
 from fedpals.experiments.reproduce import chosen_points
 from fedpals.experiments.results import Results, Summary
-from fedpals.simulation.lock import is_locked
 from fedpals.simulation.record import Record
 
 
