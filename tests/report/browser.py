@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _KEYS = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
-_TIMEOUT_SECONDS = 30.0
+_TIMEOUT_SECONDS = 90.0
 
 
 def executable() -> str | None:
@@ -46,10 +46,20 @@ class Page:
                 return dict(message["result"])
 
     def open(self, path: Path) -> None:
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.visit(path.resolve().as_uri())
+
+    def visit(self, address: str) -> None:
+        self.send("Page.navigate", url=address)
         while self._receive().get("method") != "Page.loadEventFired":
             pass
         self.settle()
+
+    def wait(self, condition: str) -> None:
+        """Wait until an expression is true."""
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while not self.run(f"Boolean({condition})"):
+            assert time.monotonic() < deadline, f"never: {condition}"
+            time.sleep(0.05)
 
     def settle(self) -> None:
         """Let the page draw what is due."""

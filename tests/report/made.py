@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpals.engine.metrics import Metrics
+from fedpals.engine.metrics import HeldOutMetrics, Metrics, Scores
+from fedpals.engine.recorded import RoundLine, RoundWeights, ServerView
 from fedpals.experiments.experiment import Experiment
 from fedpals.experiments.results import FinalView, Results, Summary
 from fedpals.report.exhibit import Exhibit
 from fedpals.report.figures import compose
 from fedpals.report.finished import FinishedExperiment
+from fedpals.report.watched import WatchedRun
 from fedpals.shift.evaluation import Correction, Evaluation
 from fedpals.simulation.record import SelectedRound
 
@@ -137,3 +139,38 @@ def results(folder: Path, definition: str = DEFINITION, runs: Sequence[Summary] 
     facts = {"command": "fedpals reproduce made", "scale": "desk", "version": "0.1.0", "date": "2026-01-02"}
     (folder / "provenance.json").write_text(json.dumps(facts), encoding="utf-8")
     return folder
+
+
+def round_line(number: int, accuracy: float, alpha: Sequence[float], **changes: Any) -> RoundLine:
+    clients = HeldOutMetrics(accuracy=accuracy, target_accuracy=accuracy, standard_error=0.02)
+    scores = Scores(test=Metrics(accuracy, accuracy / 2, (accuracy, None, accuracy)), clients=clients)
+    values: dict[str, Any] = {
+        "round": number,
+        "loss": 1.0 / number,
+        "trained": 4,
+        "participants": 4,
+        "refused": (),
+        "raw": scores,
+        "prior": scores,
+        "weights": RoundWeights((0, 1, 2, 3), tuple(alpha)),
+        "seconds": 0.5,
+    }
+    return RoundLine(**{**values, **changes})
+
+
+VIEW = ServerView(tuple(LABELS), tuple(map(tuple, COUNTS)), tuple(TARGET))
+SIZES = [sum(row) for row in COUNTS]
+FEDAVG = [size / sum(SIZES) for size in SIZES]
+
+
+def watched_runs(rounds: int = 3) -> list[WatchedRun]:
+    """Two methods, two seeds, under way."""
+    runs = []
+    for title, kind, alpha, gain in (
+        ("FedAvg", "fedavg", FEDAVG, 0.0),
+        ("FedPALS", "fedpals", [0.3, 0.2, 0.2, 0.3], 0.1),
+    ):
+        for seed in range(2):
+            lines = [round_line(i + 1, 0.5 + gain + 0.01 * (i + seed), alpha) for i in range(rounds)]
+            runs.append(WatchedRun("shop", title, kind, seed, 10, lines, VIEW))
+    return runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def test_a_page_and_files_of_every_table_and_figure(tmp_path: Path) -> None:
     exhibits = ("table", "heatmap-c-3", "heatmap-c-6")
     assert names == {
         "index.html",
+        "made.html",
+        "explorer.html",
         "made/table.png",  # figures of single federations are vector graphics alone
         *(f"made/{name}.{suffix}" for name in exhibits for suffix in ("svg", "csv", "tex")),
     }
@@ -37,12 +40,12 @@ def test_a_page_and_files_of_every_table_and_figure(tmp_path: Path) -> None:
     assert "% fedpals reproduce made" in table
     assert r"C = 3 & as trained & $\mathbf{92.0 \pm 2.8}$ & $65.0 \pm 7.1$" in table
     assert "C = 3,in the paper,92.4,2.1,,67.1,22" in (tmp_path / "out" / "made" / "table.csv").read_text()
-    page = (tmp_path / "out" / "index.html").read_text()
+    page = (tmp_path / "out" / "made.html").read_text()
     for words in (
         "Methods under label shift",
-        "Table 1 of the paper",
+        "Table 1",
         "2 rounds instead of 150",
-        '<td class="best number" title="chosen: ess = 0.25; 2 seeds; selected round 2 on average">92.0 ± 2.8</td>',
+        'title="chosen: ess = 0.25; 2 seeds; selected round 2 on average"><span>92.0 ± 2.8</span>',
         "fedpals reproduce made",
         "2026-01-02",
         "task = digits, model = logistic",
@@ -56,7 +59,7 @@ def test_the_same_results_make_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_report([finished], tmp_path / name)
     files = [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
-    assert len(files) == 5
+    assert len(files) == 7
     for path in files:
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
 
@@ -72,8 +75,9 @@ def test_finished_runs_without_an_experiment(tmp_path: Path) -> None:
     assert (federation.counts.shape, federation.ess) == ((3, 10), 0.5)
     process = run("report", "runs", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    page = (tmp_path / "report" / "index.html").read_text()
-    assert "FedPALS (ESS 0.5)" in page
+    front, page = ((tmp_path / "report" / name).read_text() for name in ("index.html", "runs.html"))
+    assert re.search(r"<h2>Use (FedAvg|FedPALS \(ESS 0\.5\))", front)
+    assert '"title": "Label mix"' in page
     assert (tmp_path / "report" / "runs" / "dynamics.csv").read_text().startswith("row,round,FedAvg mean %")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import fedpals
 from fedpals import InputError
+from fedpals.experiments.results import Summary
 from fedpals.report.finished import FinishedExperiment
 from fedpals.report.sheet import Sheet
 from fedpals.shift.evaluation import Correction, Evaluation
@@ -247,3 +249,30 @@ def test_names_of_files_are_plain_and_different() -> None:
     cases = [{**CASE, "name": name} for name in ("β = 0.1", "β=0.1", "../../x")]
     views = exhibits(made.finished([], show=["heatmap"], case=cases))
     assert [exhibit.name for exhibit in views] == ["heatmap-beta-0.1", "heatmap-beta-0.1-again", "heatmap-x"]
+
+
+def test_coverage_is_shown_apart_where_a_label_is_missing() -> None:
+    whole = texts(only("coverage").sheet)
+    assert [row[:3] for row in whole] == [
+        [name, f"every label of the target, {title}", "2"]
+        for name in ("C = 3", "C = 6")
+        for title in ("as trained", "+prior")
+    ]
+    assert whole[0][3:] == ["92.0 ± 2.8", "65.0 ± 7.1", "98.0 ± 1.4"]
+    finished = made.finished(show=["coverage"])
+
+    def without_boots(summary: Summary) -> Summary:
+        if (summary.row, summary.seed) != ("C = 3", 0) or summary.federation is None:
+            return summary
+        counts = [[*row[:2], 0] for row in summary.federation.counts]
+        return summary.model_copy(update={"federation": summary.federation.model_copy(update={"counts": counts})})
+
+    (exhibit,) = exhibits(replace(finished, runs=tuple(map(without_boots, finished.runs))))
+    lines = texts(exhibit.sheet)
+    assert [row[:3] for row in lines[:4]] == [
+        ["C = 3", f"{group}, {title}", "1"]
+        for group in ("every label of the target", "a label is missing")
+        for title in ("as trained", "+prior")
+    ]
+    means = [[float(cell.split()[0]) for cell in row[3:]] for row in lines[:4]]
+    assert np.allclose(np.mean([means[0], means[2]], axis=0), [92.0, 65.0, 98.0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -317,6 +319,33 @@ def test_history_and_plot(tmp_path: Path) -> None:
     assert "estimated target log loss" in ax.get_ylabel()
     with pytest.raises(fp.InputError, match="metric is 'f2'"):
         done.table("f2")
+
+
+def test_a_page_about_a_study_with_t_alone(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="pages need the extra 'plots'")
+    from fedpals.report.watched import watched
+
+    done = study(tmp_path / "runs", methods=["fedavg", "fedpals", Halved()], seeds=2, ess=0.5)
+    page = done.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    match = re.search(r'class="study-data">(.*?)</script>', page, re.DOTALL)
+    assert match is not None
+    (own,) = json.loads(match[1])["federations"]
+    rows = {(row["method"], row["use"]): row for row in own["table"]["rows"]}
+    cell = done.table().cells["FedPALS (ESS 0.5)", "+prior"]
+    row = rows["FedPALS (ESS 0.5)", "+prior"]
+    assert row["estimate"].startswith(f"{100 * cell.mean:.1f} ± ")
+    assert row["difference"] == f"{100 * (cell.difference or 0):+.1f} ± {100 * (cell.error or 0):.1f}"
+    assert {row["test"] for row in rows.values()} == {""}, "there are no target samples"
+    assert own["light"] in ("green", "amber", "red")
+    assert [c["title"] for c in own["charts"]] == [
+        "Estimated target accuracy",
+        "Effective sample size",
+        "Weights of the clients",
+        "Label mix",
+    ]
+    assert {run.method for run in watched([tmp_path / "runs"])} >= {"FedAvg", "FedPALS (ESS 0.5)"}
+    with pytest.raises(fp.InputError, match=r"a page is written as \.html"):
+        done.report(tmp_path / "page.pdf")
 
 
 def test_settings_that_people_expect_change_the_run(tmp_path: Path) -> None:

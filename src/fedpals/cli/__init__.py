@@ -22,6 +22,7 @@ from fedpals.cli.reproduce import reproduce
 from fedpals.cli.run import run
 from fedpals.cli.terminal import escape, new_console, print_anything
 from fedpals.cli.tune import tune
+from fedpals.cli.watch import watch
 from fedpals.cli.weights import weights
 from fedpals.errors import FedpalsError
 
@@ -123,6 +124,10 @@ app.command(
         "fedpals report runs -o out/report",
     ),
 )(report)
+app.command(
+    cls=Command,
+    epilog=examples("fedpals watch runs", "fedpals watch runs --port 0", "fedpals watch flower-record"),
+)(watch)
 
 _data = typer.Typer(rich_markup_mode="rich")
 _data.callback(
@@ -152,8 +157,7 @@ _data.command(
 )(data.show)
 app.add_typer(_data, name="data")
 
-_flower = typer.Typer(rich_markup_mode="rich", no_args_is_help=True, help="Flower deployments on this machine.")
-_flower.callback()(lambda: None)  # one command is a command, not the whole group
+_flower = typer.Typer(rich_markup_mode="rich", no_args_is_help=True, help="Flower apps and deployments.")
 _flower.command(
     cls=Command,
     epilog=examples(
@@ -161,6 +165,17 @@ _flower.command(
         "fedpals flower up examples/flower --nodes 4 --tls -c 'clients=5 method=\"scaffold\"'",
     ),
 )(flower.up)
+_flower.command(
+    cls=Command,
+    epilog=examples("fedpals flower new hospitals", "fedpals flower new apps/hospitals --publisher my-account"),
+)(flower.new)
+_flower.command(
+    cls=Command,
+    epilog=examples(
+        "fedpals flower check superlink.example.org:8443",
+        "fedpals flower check 10.0.0.5:8443 --root-certificates ca.crt",
+    ),
+)(flower.check)
 app.add_typer(_flower, name="flower")
 
 

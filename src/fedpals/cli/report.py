@@ -1,4 +1,4 @@
-"""`fedpals report`: results and runs as one page, and as files for publications."""
+"""`fedpals report`: results and runs as pages, and as files for publications."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def report(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the report.")] = Path("report"),
 ) -> None:
-    """Write a page of tables and figures that needs no network, and their files: PNG, SVG, CSV and LaTeX."""
+    """Write pages that need no network: which method to use, then every experiment; and PNG, SVG, CSV and LaTeX."""
     from fedpals.report.figures import new_figure  # slow imports, so only here
     from fedpals.report.finished import read
     from fedpals.report.html import check_page

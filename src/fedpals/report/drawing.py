@@ -18,6 +18,7 @@ from fedpals.report.figures import LEGEND_INCHES, Panel, compose, panel_id
 from fedpals.report.looks import CSS, Look
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -71,7 +72,7 @@ def draw(
     import matplotlib as mpl
 
     with mpl.rc_context(_SETTINGS):
-        figure = compose(panels, legend)
+        figure = compose(panels, legend, laid_out=False)
         boxes = _lay_out(figure, len(panels), bottom=LEGEND_INCHES if legend else 0.0)
         svg = _save(figure, "svg", dict.fromkeys(("Creator", "Date", "Format", "Type")), transparent=True)
         # Packing the pixels tighter would take as long as drawing them.
@@ -94,7 +95,6 @@ def _lay_out(figure: Figure, panels: int, bottom: float) -> list[Bbox]:
 
     matplotlib's own layout engines measure every text several times, and again whenever the figure is saved.
     """
-    figure.set_layout_engine(None)
     layouts = [_PanelLayout.of(figure, number) for number in range(panels)]
     left, right, below, above = (max(0.0, *margins) for margins in zip(*(p.margins for p in layouts), strict=True))
     above += _TITLE_INCHES * figure.dpi
@@ -117,7 +117,6 @@ class _PanelLayout:
     """A panel, and how far its labels extend beyond its cell of the grid: left, right, below and above, in pixels."""
 
     ax: Axes
-    others: Sequence[Axes]
     margins: tuple[float, float, float, float]
     labels: Sequence[tuple[Axis, float, float]]
     """Labels of axes and their positions, in pixels from the lower left corner of their axes."""
@@ -132,12 +131,11 @@ class _PanelLayout:
         ax.title.set_visible(True)
         cell = _cell(figure, ax)
         labels = []
-        for a in (ax, *others):
-            for axis in (a.xaxis, a.yaxis):
-                x, y = axis.label.get_transform().transform(axis.label.get_position())
-                labels.append((axis, x - a.bbox.x0, y - a.bbox.y0))
+        for axis in (ax.xaxis, ax.yaxis):  # a colour bar, whose width is not settled yet, places its own
+            x, y = axis.label.get_transform().transform(axis.label.get_position())
+            labels.append((axis, x - ax.bbox.x0, y - ax.bbox.y0))
         margins = cell.x0 - box.x0, box.x1 - cell.x1, cell.y0 - box.y0, box.y1 - cell.y1
-        return cls(ax, others, margins, labels)
+        return cls(ax, margins, labels)
 
     def fix(self, figure: Figure) -> Bbox:
         """Fix the positions of labels and title; return the panel's box, in pixels."""
@@ -153,8 +151,10 @@ class _PanelLayout:
         left, right, below, above = self.margins
         cell, legend = _cell(figure, self.ax), self.ax.get_legend()
         box = Bbox.from_extents(cell.x0 - left, cell.y0 - below, cell.x1 + right, cell.y1 + above)
-        # After the layout, labels and legend may be wider than the axes.
-        texts = [axis.label for axis, _, _ in self.labels if axis.label.get_text()] + ([legend] if legend else [])
+        # After the layout, labels, notes and legend may be wider than the axes.
+        self.ax.apply_aspect()
+        texts: list[Artist] = [axis.label for axis, _, _ in self.labels if axis.label.get_text()]
+        texts += [*(text for text in self.ax.texts if text.get_in_layout()), *([legend] if legend else [])]
         return Bbox.union([box, *(text.get_window_extent() for text in texts)]).padded(2)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedpals.report.drawing import Drawing, draw
 from fedpals.report.figures import Panel
@@ -12,6 +12,8 @@ from fedpals.report.sheet import Sheet
 
 METRICS = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
 """Names of the metrics in texts."""
+_ALONE = (5.6, 3.6)
+"""Width and height of an ordinary panel without others beside it, in inches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +33,20 @@ class Exhibit:
     """Whether the table comes first and the panels second."""
     federation: str | None = None
     """Name of the federation that it shows, if readers can choose one."""
+    tables: Mapping[str, Sheet] = field(default_factory=dict)
+    """The numbers as the page shows them, by title: the first at once, the others folded away; else the sheet."""
+    finding: str = ""
+    """What came out, in a sentence."""
 
     def draw(self, prefix: str) -> Drawing | None:
         """Draw all panels, if there are any; ``prefix`` begins their ids on the page."""
         if not self.panels:
             return None
         description = f"{self.title}: {{panel}}. {self.caption}"
+        panels = [replace(p, size=_ALONE) if len(self.panels) == 1 and p.size == Panel.size else p for p in self.panels]
         # Of the many figures of single federations, vector graphics are enough.
         pixels = self.federation is None
-        return draw(self.panels, self.legend, prefix=prefix, description=description, pixels=pixels)
+        return draw(panels, self.legend, prefix=prefix, description=description, pixels=pixels)
 
 
 def settings_text(values: Mapping[str, object]) -> str:

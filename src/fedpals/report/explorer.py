@@ -90,7 +90,8 @@ def _solutions(counts: LabelCounts, target: Vector) -> tuple[Weights, ...]:
 
 def write_explorer(counts: LabelCounts, target: Vector, path: Path, *, name: str, ess: float | None = None) -> None:
     """Write the explorer of one federation as a separate page, atomically."""
-    page = render("alone.html", explorers=[explore(counts, target, name=name, ess=ess)], name=name)
+    data = explore(counts, target, name=name, ess=ess)
+    page = render("alone.html", scripts=("charts.js", "explorer.js"), explorers=[data], name=name)
     with replacing(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 

@@ -45,12 +45,18 @@ class Panel:
     """Width and height in inches."""
 
 
-def compose(panels: Sequence[Panel], legend: Mapping[str, Look] | None = None) -> Figure:
-    """Draw panels side by side, three in a row, with their titles; the methods of ``legend`` are listed below."""
+def compose(panels: Sequence[Panel], legend: Mapping[str, Look] | None = None, *, laid_out: bool = True) -> Figure:
+    """Draw panels side by side, three in a row, with their titles; the methods of ``legend`` are listed below.
+
+    Who lays the figure out by other means than matplotlib's says so with ``laid_out``: colour bars are then part of
+    the grid, and move with their panels.
+    """
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     width, height = (max(panel.size[i] for panel in panels) for i in (0, 1))
     figure = new_figure(width * columns, height * rows + (LEGEND_INCHES if legend else 0.3))
+    if not laid_out:
+        figure.set_layout_engine(None)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for number, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
         before = set(figure.axes)
@@ -68,7 +74,8 @@ def compose(panels: Sequence[Panel], legend: Mapping[str, Look] | None = None) -
             Line2D([], [], color=look.colour, linestyle=look.style, marker=look.marker, label=name)
             for name, look in legend.items()
         ]
-        figure.legend(handles=lines, loc="outside lower center", ncols=min(len(lines), 3 * columns), frameon=False)
+        place = "outside lower center" if laid_out else "lower center"
+        figure.legend(handles=lines, loc=place, ncols=min(len(lines), 3 * columns), frameon=False)
     return figure
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ EVALUATIONS = {
     Evaluation.CCVR: "last layer by CCVR, no target data",
 }
 """Evaluations that tables show, and their titles."""
+RESERVED = ("index", "explorer")
+"""Names of pages that are not those of experiments."""
 _RUN_VIEWS: list[View] = ["table", "check", "dynamics", "ess", "labels", "heatmap", "weights"]
 """Views of runs without an experiment."""
 
@@ -73,6 +75,8 @@ class FinishedExperiment:
     runs: tuple[Summary, ...]
     tuning: tuple[Summary, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    records: tuple[Record, ...] = ()
+    """Records of the runs, if they are not those of an experiment."""
 
     @cached_property
     def methods(self) -> list[Column]:
@@ -101,19 +105,27 @@ class FinishedExperiment:
 
     def members(self, row: Row, method: Column, evaluation: Evaluation | None = None) -> list[Summary]:
         """Return the runs of a cell, one per seed, at the point of an evaluation, or else the main one."""
-        cell = [summary for summary in self.runs if (summary.row, summary.method) == (row.name, method.name)]
+        cell = self._cells.get((row.name, method.name), [])
         own = [summary for summary in cell if evaluation in summary.chosen_for]
         return own or [s for s in cell if not s.chosen_for or method.chosen_by in s.chosen_for]
 
+    @cached_property
+    def _cells(self) -> dict[tuple[str, str], list[Summary]]:
+        """Runs by row and method."""
+        cells: dict[tuple[str, str], list[Summary]] = {}
+        for summary in self.runs:
+            cells.setdefault((summary.row, summary.method), []).append(summary)
+        return cells
+
     def evaluations_of_points(self, row: Row, method: Column) -> list[Evaluation | None]:
         """Return the evaluations that have points of their own in a cell; None stands for all of them together."""
-        cell = [s for s in self.runs if (s.row, s.method) == (row.name, method.name) and s.point]
+        cell = [s for s in self._cells.get((row.name, method.name), []) if s.point]
         one_for_all: list[Evaluation | None] = [None]
         return list(dict.fromkeys(e for s in cell for e in (s.chosen_for or one_for_all)))
 
     def spread(self, row: Row, method: Column, evaluation: Evaluation) -> Spread | None:
         """Return mean and standard deviation over a cell's seeds; None if no run has the evaluation."""
-        values = self._by_seed(row, method, evaluation)
+        values = self.scores(row, method, evaluation)
         return Spread.of(values.values()) if values else None
 
     @cached_property
@@ -125,9 +137,9 @@ class FinishedExperiment:
         """Return a cell's difference to the baseline over the same seeds; None for the baseline itself."""
         if self.baseline is None or method.name == self.baseline.name:
             return None
-        return Paired.of(self._by_seed(row, method, evaluation), self._by_seed(row, self.baseline, evaluation))
+        return Paired.of(self.scores(row, method, evaluation), self.scores(row, self.baseline, evaluation))
 
-    def _by_seed(self, row: Row, method: Column, evaluation: Evaluation) -> dict[int, float]:
+    def scores(self, row: Row, method: Column, evaluation: Evaluation) -> dict[int, float]:
         """Return the test metric of a cell's runs, by seed."""
         scores = {s.seed: s.test(evaluation, self.experiment.metric) for s in self.members(row, method, evaluation)}
         return {seed: value for seed, value in scores.items() if value is not None}
@@ -226,17 +238,15 @@ def _from_runs(path: Path) -> FinishedExperiment | None:
         method=[Column(name=name, run=keys) for name, keys in methods.items()],
     )
     summaries = [Summary.of(p, record) for p, record in zip(planned, records, strict=True)]
-    return FinishedExperiment(path.resolve().name, experiment, tuple(sorted(summaries, key=lambda s: s.seed)))
+    ordered = tuple(sorted(summaries, key=lambda s: s.seed))
+    return FinishedExperiment(path.resolve().name, experiment, ordered, records=tuple(records))
 
 
 def _distinct(experiments: list[FinishedExperiment]) -> list[FinishedExperiment]:
     """Give experiments with the same name different ones, because their files are in one folder."""
     names = [finished.name for finished in experiments]
     for i, name in enumerate(names):
-        number = names[:i].count(name)
+        number = names[:i].count(name) + (name in RESERVED)
         if number:
-            old = experiments[i]
-            experiments[i] = FinishedExperiment(
-                f"{name}-{number + 1}", old.experiment, old.runs, old.tuning, old.provenance
-            )
+            experiments[i] = replace(experiments[i], name=f"{name}-{number + 1}")
     return experiments

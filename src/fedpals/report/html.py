@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedpals.errors import InputError, MissingExtraError
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_SCRIPTS = ("explorer.js", "page.js")
 
 
-def render(template: str, **values: Any) -> str:
-    """Return a page with all values escaped."""
-    return str(_environment().get_template(template).render(**values, **_inline_values()))
+def render(template: str, *, scripts: Sequence[str] = (), **values: Any) -> str:
+    """Return a page with all values escaped, and with these scripts of ours, whose hash allows no other."""
+    script = "\n".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in scripts)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = _environment().get_template(template)
+    style = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
+    return str(page.render(**values, style=style, script=script, digest=digest))
 
 
 def check_page(path: Path) -> None:
@@ -37,10 +41,3 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _inline_values() -> dict[str, str]:
-    """Return style sheet and script, and the hash of the script, so that the page allows no other script."""
-    script = "\n".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return {"style": (_TEMPLATES / "page.css").read_text(encoding="utf-8"), "script": script, "digest": digest}

@@ -1,159 +1,68 @@
-"""The report: one HTML page that needs no network, and files of every table and figure next to it."""
+"""The report: a front page that answers, a page per experiment, one λ explorer, and files of every table and figure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from fedpals.experiments.experiment import Point
+import numpy as np
+
 from fedpals.files import replacing
-from fedpals.report.drawing import Drawing, DrawnPanel
-from fedpals.report.exhibit import Exhibit, settings_text
+from fedpals.report.answer import answer
 from fedpals.report.explorer import explore
-from fedpals.report.finished import EVALUATIONS, FinishedExperiment
+from fedpals.report.finished import FederationView, FinishedExperiment
 from fedpals.report.html import render
-from fedpals.report.sheet import Sheet
-from fedpals.report.views import exhibits
-
-_MAX_ROWS = 120
-"""Number of rows above which a sheet is only in its CSV file."""
-_ENDINGS = {"PNG": "png", "SVG": "svg", "CSV": "csv", "LaTeX": "tex"}
-"""Endings of an exhibit's files by format."""
-_PAPER_SETTINGS = {"labels_per_client": 6.0, "beta": 0.1}
-"""Settings of the federations whose marginals the paper shows; the page first shows the nearest federation."""
-
-
-@dataclass(frozen=True, eq=False)
-class _PageExhibit:
-    """An exhibit on the page."""
-
-    exhibit: Exhibit
-    panels: Sequence[DrawnPanel]
-    files: Mapping[str, str]
-    """Paths of its files by format."""
-    numbers: Sheet | None
-
-
-@dataclass(frozen=True, eq=False)
-class _Section:
-    """An experiment on the page."""
-
-    finished: FinishedExperiment
-    exhibits: Sequence[_PageExhibit]
-    settings: Sheet
-    points: Sheet | None
-    """Chosen hyperparameters."""
-    cuts: Sequence[str]
-    explorers: Sequence[Mapping[str, Any]]
-    federation: int
-    """Index of the explorer that is shown first."""
+from fedpals.report.section import section
+from fedpals.report.study_page import SCRIPTS as STUDY_SCRIPTS
+from fedpals.report.thumbnails import thumbnail
 
 
 def write_report(experiments: Sequence[FinishedExperiment], folder: Path) -> Path:
-    """Write ``index.html`` and the files of all tables and figures; return the page's path.
+    """Write all pages and the files of all tables and figures; return the path of the front page.
 
-    Everything is computed before anything is written, every file is written atomically, and the page comes last.
+    Everything is computed before anything is written, every file is written atomically, and the front page comes last.
     """
+    sections = [section(finished) for finished in experiments]
+    federations, links = _distinct_federations(experiments)
     files: dict[str, bytes] = {}
-    sections = []
-    for finished in experiments:
-        page_exhibits = []
-        for exhibit in exhibits(finished):
-            drawing = exhibit.draw(f"{finished.name}-{exhibit.name}")
-            contents = _contents(finished, exhibit, drawing)
-            paths = {name: f"{finished.name}/{exhibit.name}.{_ENDINGS[name]}" for name in contents}
-            files |= {paths[name]: content for name, content in contents.items()}
-            sheet = exhibit.sheet if len(exhibit.sheet.rows) <= _MAX_ROWS else None
-            page_exhibits.append(_PageExhibit(exhibit, drawing.panels if drawing else (), paths, sheet))
-        sections.append(_section(finished, page_exhibits))
-    page = render("page.html", sections=sections)
-    for name, content in {**files, "index.html": page.encode()}.items():
+    for own in sections:
+        files |= own.contents
+        scripts = ("page.js",) if own.study is None else ("page.js", *STUDY_SCRIPTS)
+        files[f"{own.name}.html"] = render(
+            "experiment.html", scripts=scripts, section=own, explorers=links[own.name]
+        ).encode()
+    if federations:
+        files["explorer.html"] = _explorer(federations).encode()
+    cards = [(own, thumbnail(own.finished)) for own in sections]
+    front = render("front.html", answer=answer(experiments), cards=cards, federations=[view for _, view in federations])
+    for name, content in {**files, "index.html": front.encode()}.items():
         with replacing(folder / name) as temporary:
             temporary.write_bytes(content)
     return folder / "index.html"
 
 
-def _contents(finished: FinishedExperiment, exhibit: Exhibit, drawing: Drawing | None) -> dict[str, bytes]:
-    """Return the contents of an exhibit's files by format."""
-    comment = f"{finished.experiment.title}. {exhibit.title}.\n{finished.provenance.get('command', '')}".strip()
-    contents = {
-        "PNG": drawing.png if drawing else None,
-        "SVG": drawing.svg if drawing else None,
-        "CSV": exhibit.sheet.csv().encode(),
-        "LaTeX": exhibit.sheet.latex(f"{comment}\nNeeds the package booktabs.").encode(),
-    }
-    return {name: content for name, content in contents.items() if content is not None}
+def _explorer(federations: Sequence[tuple[FinishedExperiment, FederationView]]) -> str:
+    """Return the page of the explorer, with a choice of all federations."""
+    groups: dict[str, dict[int, str]] = {}
+    for number, (finished, view) in enumerate(federations):
+        groups.setdefault(finished.experiment.title, {})[number] = view.name
+    data = [explore(view.counts, view.target, name=view.name, ess=view.ess) for _, view in federations]
+    return render("explorer.html", scripts=("charts.js", "explorer.js"), explorers=data, groups=groups)
 
 
-def _section(finished: FinishedExperiment, page_exhibits: Sequence[_PageExhibit]) -> _Section:
-    experiment = finished.experiment
-    scale = experiment.scale.get(str(finished.provenance.get("scale", "")))
-    return _Section(
-        finished,
-        page_exhibits,
-        _settings(finished),
-        _points(finished),
-        scale.cuts if scale else (),
-        [explore(f.counts, f.target, name=f.name, ess=f.ess) for f in finished.federations],
-        _nearest_to_paper(finished),
-    )
-
-
-def _settings(finished: FinishedExperiment) -> Sheet:
-    """Return the settings of all runs, of every row and of every method."""
-    experiment, name = finished.experiment, str(finished.provenance.get("scale", ""))
-    scale = experiment.scale.get(name)
-    lines = [("all runs", settings_text({**experiment.run, **(scale.run if scale else {})}))]
-    lines += [(row.name, settings_text({**row.run, **row.scale.get(name, {})})) for row in finished.rows]
-    lines += [(method.name, settings_text(method.run)) for method in finished.methods]
-    return Sheet.of(["runs", "settings"], [line for line in lines if line[1]])
-
-
-def _points(finished: FinishedExperiment) -> Sheet | None:
-    """Return the points chosen on validation for every row and method, and the number of points tried."""
-    lines = []
-    for row in finished.rows:
-        for method in finished.methods:
-            tried = [s.point for s in finished.tuning if (s.row, s.method) == (row.name, method.name)]
-            for evaluation in finished.evaluations_of_points(row, method):
-                members = finished.members(row, method, evaluation)
-                title = EVALUATIONS.get(evaluation, evaluation.value) if evaluation else ""
-                seconds = sum(summary.seconds for summary in members) / len(members)
-                point = members[0].point
-                points = len({settings_text(other) for other in tried}) or None
-                cells = [settings_text(point), ", ".join(keys_at_an_end(point, tried)), points, len(members), seconds]
-                lines.append([row.name, method.name, title, *cells])
-    columns = ["row", "method", "evaluation", "chosen on validation", "at an end of its grid", "points tried", "seeds"]
-    return Sheet.of([*columns, "seconds per run"], lines) if lines else None
-
-
-def keys_at_an_end(point: Point, tried: Sequence[Point]) -> list[str]:
-    """Return the keys of a point with the smallest or largest of three or more numbers that were tried.
-
-    A value beyond it may be better still.
-
-    >>> keys_at_an_end({"ess": 0.5, "learning_rate": 0.3}, [{"ess": e, "learning_rate": e} for e in (0.1, 0.3, 0.5)])
-    ['ess']
-    """
-    ends = []
-    for key, value in point.items():
-        numbers = {other[key] for other in tried if isinstance(other.get(key), int | float)}
-        if len(numbers) > 2 and value in (min(numbers), max(numbers)):
-            ends.append(key)
-    return ends
-
-
-def _nearest_to_paper(finished: FinishedExperiment) -> int:
-    """Return the index of the federation nearest to one that the paper shows."""
-    runs = [next((s.run for s in finished.runs if s.row == f.name), {}) for f in finished.federations]
-    gaps = [
-        min(
-            (abs(math.log(float(run[key]) / value)) for key, value in _PAPER_SETTINGS.items() if run.get(key)),
-            default=math.inf,
-        )
-        for run in runs
-    ]
-    return gaps.index(min(gaps)) if gaps else 0
+def _distinct_federations(
+    experiments: Sequence[FinishedExperiment],
+) -> tuple[list[tuple[FinishedExperiment, FederationView]], dict[str, dict[str, int]]]:
+    """Return each federation once, with its first experiment; and, by experiment, the numbers of its federations."""
+    numbers: dict[tuple[bytes, bytes], int] = {}
+    distinct: list[tuple[FinishedExperiment, FederationView]] = []
+    links: dict[str, dict[str, int]] = {}
+    for finished in experiments:
+        links[finished.name] = {}
+        for view in finished.federations:
+            key = (np.asarray(view.counts.table).tobytes(), view.target.tobytes())
+            if key not in numbers:
+                numbers[key] = len(distinct)
+                distinct.append((finished, view))
+            links[finished.name][view.name] = numbers[key]
+    return distinct, links

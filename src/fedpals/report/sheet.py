@@ -48,6 +48,8 @@ class Cell:
     value: Value
     mark: Mark = ""
     note: str = ""
+    below: tuple[tuple[str, Mark], ...] = ()
+    """Lines under the value on the page, each with its highlighting."""
 
     @property
     def text(self) -> str:
@@ -83,6 +85,13 @@ class Sheet:
     def of(cls, columns: Sequence[str], rows: Sequence[Sequence[Value | Cell]]) -> Sheet:
         """Build a sheet; plain values become cells."""
         return cls(tuple(columns), tuple(tuple(_cell(value) for value in row) for row in rows))
+
+    @property
+    def filled(self) -> Sheet:
+        """The sheet without columns and rows in which nothing stands but their names."""
+        columns = [i for i in range(len(self.columns)) if not i or any(row[i].text for row in self.rows)]
+        rows = [row for row in self.rows if any(cell.text for cell in row[1:])]
+        return Sheet(tuple(self.columns[i] for i in columns), tuple(tuple(row[i] for i in columns) for row in rows))
 
     @property
     def groups(self) -> list[list[tuple[Cell, ...]]]:

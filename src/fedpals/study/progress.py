@@ -93,7 +93,8 @@ class SweepProgress:
         score = f"  validation {scores.validation.accuracy:.3f}" if scores.validation else ""
         if scores.validation is None and scores.clients is not None:
             score = f"  estimate {scores.clients.target_accuracy:.3f}"
-        self._progress.update(bar, completed=line.round, note=f"loss {line.loss:.3f}{score}")
+        loss = "" if line.loss is None else f"loss {line.loss:.3f}"
+        self._progress.update(bar, completed=line.round, note=f"{loss}{score}")
 
     def _show_end(self, event: Event) -> None:
         if event.kind != "stopped":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpals.data import Federation
@@ -112,6 +113,18 @@ class Study:
         ax.set_ylabel(f"{what} {metric.replace('_', ' ')}" + (" (%)" if percent else ""))
         ax.legend(frameon=False, fontsize="small")
         return ax
+
+    def report(self, path: Path | str) -> Path:
+        """Write a page about the study, whole in one ``.html`` file, and return its path.
+
+        It has a traffic light with its reasons, advice, coverage, label mix, weights, curves, estimates with their
+        standard errors, and the effective sample size of every round.
+        """
+        from fedpals.report.study_page import write_study_page
+        from fedpals.report.watched import WatchedRun
+
+        write_study_page([WatchedRun.of_record(record) for record in self.runs], Path(path), "Study")
+        return Path(path)
 
     def choices(self) -> dict[str, str]:
         """Return a sentence for every method that chose its ESS while training: which, and why."""

@@ -1,66 +1,11 @@
-"use strict";
-// The λ explorer: draws solutions that were computed in advance as plain SVG.
+// The λ explorer: draws solutions that were computed in advance.
 const explorers = (() => {
-  const HEIGHT = 260;
-
-  function make(tag, attributes = {}, text = null) {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    if (text !== null) element.textContent = text;
-    return element;
-  }
-
+  const { make, ticks, frame, names, bottomFor } = charts;
   const percent = (value) => `${(100 * value).toFixed(1)} %`;
   const whole = (value) => Math.round(value).toLocaleString("en");
   const short = (value) =>
     value < 1e-12 ? "0" : value < 1e-3 || value >= 1e6 ? value.toExponential(2) : value.toLocaleString("en", { maximumSignificantDigits: 3 });
   const lambda = (step) => (step.lam === null ? "∞" : step.lam === 0 ? "→ 0" : short(step.lam));
-
-  // About four round steps of an axis from 0 to `top`.
-  function ticks(top) {
-    const rough = top / 4 || 1;
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
-    return Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, i) => i * step);
-  }
-
-  // Clear the chart and draw its axes; x and y convert values to positions.
-  function frame(svg, { bottom, top, xRange, height = HEIGHT, left = 46 }) {
-    const width = Math.max(260, svg.clientWidth || svg.parentElement.clientWidth);
-    svg.replaceChildren();
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    const right = width - 8, base = height - bottom, above = 10;
-    const x = (value) => left + ((value - xRange[0]) / (xRange[1] - xRange[0] || 1)) * (right - left);
-    const y = (value) => base - (value / (top || 1)) * (base - above);
-    for (const value of ticks(top)) {
-      svg.append(make("line", { x1: left, x2: right, y1: y(value), y2: y(value), class: value ? "grid" : "axis" }));
-      svg.append(make("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, String(Number(value.toPrecision(6)))));
-    }
-    return { x, y, base, width, left, right };
-  }
-
-  // Names below their positions; rotated if they are long, left out if there is no room.
-  function names(svg, axes, texts) {
-    const room = (axes.right - axes.left) / texts.length;
-    if (room < 13) return;
-    const longest = Math.max(...texts.map((text) => text.length));
-    const rotated = longest * 7 > room;
-    texts.forEach((text, i) => {
-      const name = text.length > 16 ? `${text.slice(0, 15)}…` : text;
-      const at = `${axes.x(i)} ${axes.base + 15}`;
-      const attributes = rotated
-        ? { transform: `translate(${at}) rotate(-42)`, "text-anchor": "end" }
-        : { transform: `translate(${at})`, "text-anchor": "middle" };
-      svg.append(make("text", attributes, name));
-    });
-  }
-
-  function bottomFor(svg, texts) {
-    const room = ((svg.clientWidth || 300) - 54) / texts.length;
-    const longest = Math.min(16, Math.max(...texts.map((text) => text.length)));
-    if (room < 13) return 14;
-    return longest * 7 > room ? 20 + longest * 5 : 26;
-  }
 
   function bar(svg, axes, at, width, value, style, note) {
     const rect = make("rect", { x: at - width / 2, width, y: axes.y(value), height: Math.max(0, axes.base - axes.y(value)), class: style });
@@ -223,3 +168,20 @@ const explorers = (() => {
 
   return new Map([...document.querySelectorAll(".explorer")].map((root) => [root, start(root)]));
 })();
+
+// One explorer for all federations: readers choose one, and links name it by its number.
+const federation = document.querySelector("header select.federation");
+if (federation) {
+  const [show] = explorers.values();
+  const choose = (number) => {
+    if (!federation.querySelector(`option[value="${number}"]`)) return;
+    federation.value = String(number);
+    show(Number(number));
+  };
+  federation.addEventListener("change", () => {
+    history.replaceState(null, "", `#${federation.value}`);
+    choose(federation.value);
+  });
+  addEventListener("hashchange", () => choose(parseInt(location.hash.slice(1), 10)));
+  choose(parseInt(location.hash.slice(1), 10));
+}

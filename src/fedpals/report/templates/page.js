@@ -12,7 +12,6 @@ for (const section of document.querySelectorAll(".experiment")) {
         // The select in use is hidden with its exhibit, so its counterpart gets the focus.
         if (current && !exhibit.hidden && exhibit.dataset.view === current.dataset.view) focus = exhibit.querySelector("select");
       }
-      for (const [root, show] of explorers) if (section.contains(root)) show(Number(choice.value));
       focus.focus();
     });
   }

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from fedpals.experiments.experiment import View
 from fedpals.report.exhibit import Exhibit
 from fedpals.report.finished import FinishedExperiment
-from fedpals.report.views import beyond, curves, federations, labels, tables
+from fedpals.report.views import beyond, coverage, curves, federations, labels, tables
 
 VIEWS: Mapping[View, Callable[[FinishedExperiment], list[Exhibit]]] = {
     "table": tables.table,
+    "coverage": coverage.coverage,
     "curve": curves.curve,
     "distance": curves.distance,
     "heatmap": federations.heatmap,

@@ -74,7 +74,13 @@ def selection(finished: FinishedExperiment) -> list[Exhibit]:
         "losses compared with the first choice, paired by seed."
     )
     sheet = Sheet.of(columns, lines)
-    return [Exhibit("selection", "Choice without target data", caption, sheet, panels, tabular=True)] if lines else []
+    lost = [row[-2].value for row in sheet.rows]
+    most = max((spread.mean for spread in lost if isinstance(spread, Spread)), default=0.0)
+    said = f"Choosing by the clients' estimate instead of target data loses at most {100 * max(most, 0):.1f} points."
+    exhibit = Exhibit(
+        "selection", "Choice without target data", caption, sheet, panels, tabular=True, finding=said if lines else ""
+    )
+    return [exhibit] if lines else []
 
 
 def _by_seed(runs: Sequence[Summary]) -> dict[int, list[Summary]]:
@@ -141,7 +147,11 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
     )
     panel = Panel("distribution of p over runs", partial(_draw_p_values, curves=curves), (7.5, 4.2))
     sheet = Sheet.of(columns, lines)
-    return [Exhibit("check", "Is it label shift?", caption, sheet, [panel], tabular=True)] if lines else []
+    alarms = [(row[0].text, row[2].mark) for row in sheet.rows]
+    red = ", ".join(dict.fromkeys(name for name, mark in alarms if mark == "red"))
+    said = f"The test of label shift warns of {red}." if red else "The test of label shift finds nothing against it."
+    exhibit = Exhibit("check", "Is it label shift?", caption, sheet, [panel], tabular=True, finding=said)
+    return [exhibit] if lines else []
 
 
 def _test(summary: Summary) -> Homogeneity:

@@ -45,7 +45,8 @@ def curve(finished: FinishedExperiment) -> list[Exhibit]:
         panels.append(Panel(title, partial(_draw_curve, finished=finished, series=series, ticks=(places, names))))
         for x, row in zip(places, rows, strict=True):
             head: list[Value | Cell] = [row.name, x, title]
-            lines.append([*head, *(finished.spread(row, method, evaluation) for method in finished.methods)])
+            spreads = [finished.spread(row, method, evaluation) for method in finished.methods]
+            lines += [[*head, *spreads]] if any(spreads) else []
     title = f"Test {metric} against {finished.experiment.axis or 'the rows'}"
     caption = f"{title}; bands are one standard deviation over seeds."
     columns = ["row", finished.experiment.axis or "x", "evaluation", *(method.name for method in finished.methods)]

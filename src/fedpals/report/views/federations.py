@@ -104,7 +104,9 @@ def simplex(finished: FinishedExperiment) -> list[Exhibit]:
     )
     names = finished.experiment.case[0].labels if finished.experiment.case else []
     sheet = Sheet.of(["case", "point", *names, "squared distance to T"], lines)
-    return [Exhibit("simplex", "Label simplex", caption, sheet, panels)] if panels else []
+    covered = sum(row[-1].value == 0 for row in sheet.rows if row[1].text.startswith("α⁰S"))
+    said = f"Of {len(panels)} targets {covered} can be matched exactly by a mix of the clients."
+    return [Exhibit("simplex", "Label simplex", caption, sheet, panels, finding=said)] if panels else []
 
 
 def slugs(federations: Iterable[FederationView]) -> dict[str, FederationView]:

@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedpals.experiments.experiment import Column, Row
+from fedpals.report.choices import finding, mean_of
 from fedpals.report.exhibit import METRICS, Exhibit, settings_text
 from fedpals.report.figures import Panel
 from fedpals.report.finished import FinishedExperiment, is_oracle
 from fedpals.report.lines import Compared, draw_compared
-from fedpals.report.paired import Verdict
+from fedpals.report.paired import Paired, Verdict
 from fedpals.report.sheet import Cell, Mark, Sheet, Value
 from fedpals.report.table import Spread
 from fedpals.shift.evaluation import Evaluation
@@ -66,7 +67,65 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
         Panel(row.name, partial(_draw_row, finished=finished, row=row), (4.8, 1.6 + 0.34 * len(methods)))
         for row in drawn
     ]
-    return [Exhibit("table", f"Test {metric}", caption, sheet, panels, tabular=True)] if lines else []
+    exhibit = Exhibit(
+        "table",
+        f"Test {metric}",
+        caption,
+        sheet,
+        panels,
+        tabular=True,
+        tables=_by_evaluation(finished),
+        finding=finding(finished),
+    )
+    return [exhibit] if lines else []
+
+
+def _by_evaluation(finished: FinishedExperiment) -> dict[str, Sheet]:
+    """Return a table per evaluation for the page: a line per method, which leaves room for many of them."""
+    tables = {}
+    for i, (evaluation, title) in enumerate(finished.evaluations.items()):
+        rows = [row for row in finished.rows if any(finished.spread(row, m, evaluation) for m in finished.methods)]
+        methods = [m for m in finished.methods if any(finished.spread(row, m, evaluation) for row in rows)]
+        columns = {row.name: _column(finished, row, methods, evaluation, paper=i == 0) for row in rows}
+        mean = {"mean of the rows": _means(finished, rows, methods, evaluation)} if len(rows) > 1 else {}
+        lines = [[Cell(m.name), *(cells[m.name] for cells in (mean | columns).values())] for m in methods]
+        tables[title] = Sheet.of(["method", *(mean | columns)], lines)
+    return tables
+
+
+def _column(
+    finished: FinishedExperiment, row: Row, methods: Sequence[Column], evaluation: Evaluation, *, paper: bool
+) -> dict[str, Cell]:
+    spreads = {m.name: s for m in methods if (s := finished.spread(row, m, evaluation))}
+    rivals = {m.name: spreads[m.name] for m in methods if m.name in spreads and not (m.apart or is_oracle(m.run))}
+    first = max(rivals, key=lambda name: rivals[name].mean, default=None)
+    cells = {}
+    for m in methods:
+        below = _difference(finished.paired(row, m, evaluation)) if m.name in spreads else ()
+        if paper and (reported := paper_value(row.reported.get(m.name))):
+            below += ((f"paper {reported}", "quiet"),)
+        mark = _mark(m, rivals, first) if m.name in spreads else ""
+        cells[m.name] = Cell(spreads.get(m.name), mark, _note(finished, row, m, evaluation), below)
+    return cells
+
+
+def _means(
+    finished: FinishedExperiment, rows: Sequence[Row], methods: Sequence[Column], evaluation: Evaluation
+) -> dict[str, Cell]:
+    """Return the mean of the rows for methods that have all of them, and their difference to the baseline."""
+    cells = {}
+    for m in methods:
+        spreads = [s for row in rows if (s := finished.spread(row, m, evaluation))]
+        pairs = [pair for row in rows if (pair := finished.paired(row, m, evaluation))]
+        complete = len(spreads) == len(rows)
+        mean = f"{100 * sum(s.mean for s in spreads) / len(spreads):.1f}" if complete else "not all rows"
+        below = _difference(mean_of(pairs)) if complete and len(pairs) == len(rows) else ()
+        cells[m.name] = Cell(mean, "" if complete else "quiet", "", below)
+    return cells
+
+
+def _difference(pair: Paired | None) -> tuple[tuple[str, Mark], ...]:
+    return () if pair is None else ((pair.text(), _VERDICT_MARKS[pair.verdict()]),)
 
 
 def _explained(finished: FinishedExperiment) -> str:

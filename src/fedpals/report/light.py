@@ -1,0 +1,78 @@
+"""A traffic light for a federation and its runs: what was checked, and what each check says, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedpals.report.advice import coverage_sentence, mismatch
+from fedpals.shift import Homogeneity, Light
+from fedpals.weights import Weights
+
+_ORDER: tuple[Light, ...] = ("green", "amber", "red")
+_SMALL_MISMATCH, _LARGE_MISMATCH = 0.05, 0.2
+"""Shares of wrong samples in the best mix up to which the light is green, and amber."""
+_LOW_ESS = 0.25
+"""Effective sample size below which weights are noisy."""
+_WIDE_ERROR = 0.05
+"""Standard error of an estimate above which it says little."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was checked, with its light."""
+
+    light: Light
+    text: str
+
+
+def worst(checks: Sequence[Check]) -> Light:
+    """Return the light of the worst check; green without any.
+
+    >>> worst([Check("green", ""), Check("amber", "")])
+    'amber'
+    """
+    return max((check.light for check in checks), key=_ORDER.index, default="green")
+
+
+def check_coverage(limit: Weights, where: str = "") -> Check:
+    """Say whether the clients can match the target's labels; ``limit`` are the weights at λ → 0⁺."""
+    least = mismatch(limit.target, limit.projection.point)
+    light: Light = "green" if least <= _SMALL_MISMATCH else "amber" if least <= _LARGE_MISMATCH else "red"
+    return Check(light, f"The target{where} is {coverage_sentence(limit)}.")
+
+
+def check_ess(method: str, ess: float) -> Check:
+    """Say whether a method's weights keep enough samples."""
+    if ess < _LOW_ESS:
+        return Check("amber", f"{method} keeps the effect of {ess:.0%} of the samples: its models may be noisy.")
+    return Check("green", f"{method} keeps the effect of {ess:.0%} of the samples.")
+
+
+def check_label_shift(test: Homogeneity) -> Check:
+    """Say whether clients differ by more than their labels."""
+    return Check(test.light, test.advice)
+
+
+def check_refusals(refused: int, asked: int) -> Check:
+    """Say how many updates of clients were refused, of those that were asked for."""
+    if not refused:
+        return Check("green", "No update of a client was refused.")
+    light: Light = "red" if refused > asked / 2 else "amber"
+    return Check(light, f"{refused:,} of {asked:,} updates were refused: see their reasons below.")
+
+
+def check_divergence(diverged: Sequence[str]) -> Check | None:
+    """Name the runs that diverged; None if there are none."""
+    if not diverged:
+        return None
+    return Check("red", f"Diverged: {', '.join(diverged)}. Try a smaller learning rate.")
+
+
+def check_estimate(error: float | None) -> Check:
+    """Say how precise the estimates of target accuracy are, from the largest of their standard errors."""
+    if error is None:
+        return Check("amber", "Target accuracy cannot be estimated: let clients hold samples out (held_out = 0.1).")
+    if error > _WIDE_ERROR:
+        return Check("amber", f"Estimates of target accuracy have a standard error of {100 * error:.1f} points: wide.")
+    return Check("green", f"Estimates of target accuracy have a standard error of {100 * error:.1f} points.")

@@ -1,0 +1,295 @@
+"""A study at a glance, as data for its page: light, advice, curves, estimates, weights and label mix.
+
+The page of a finished study has the data inside; the page of `fedpals watch` asks for them again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fedpals.engine.recorded import ServerView
+from fedpals.labels import LabelCounts
+from fedpals.report import light
+from fedpals.report.advice import advice, choice_sentence, mismatch, shortage_sentence
+from fedpals.report.looks import Look, looks
+from fedpals.report.paired import Paired
+from fedpals.report.table import Spread
+from fedpals.report.watched import USES, WatchedRun
+from fedpals.shift import Homogeneity, Tally, homogeneity
+from fedpals.shift.evaluation import Correction
+from fedpals.weights import Weights, solve
+
+_MAX_POINTS = 150
+"""Number of points of a curve."""
+_MAX_BARS = 20
+"""Number of clients and of labels that are drawn: the largest."""
+_MAX_REASONS = 5
+_DIGITS = 5
+
+
+def overview(runs: Sequence[WatchedRun], title: str) -> dict[str, Any]:
+    """Return the data of a study's page, federation by federation."""
+    names = dict.fromkeys(run.federation for run in runs)
+    return {
+        "title": title,
+        "runs": len(runs),
+        "finished": sum(run.finished for run in runs),
+        "federations": [_federation(name, [run for run in runs if run.federation == name]) for name in names],
+    }
+
+
+def _federation(name: str, runs: Sequence[WatchedRun]) -> dict[str, Any]:
+    by_method: dict[str, list[WatchedRun]] = {}
+    for run in runs:
+        by_method.setdefault(run.method, []).append(run)
+    styles = looks((title, {"method": members[0].kind}) for title, members in by_method.items())
+    view = next((run.view for run in runs if run.view is not None), None)
+    checks = _checks(by_method)
+    return {
+        "name": name,
+        "light": light.worst(checks),
+        "checks": [{"light": check.light, "text": check.text} for check in checks],
+        "advice": _advice(by_method, view),
+        "progress": [_progress(title, members) for title, members in by_method.items()],
+        "table": _table(by_method),
+        "charts": [chart for chart in _charts(by_method, styles, view) if chart["lines"] or chart["bars"]],
+        "refused": _refusals(runs),
+    }
+
+
+def _progress(title: str, members: Sequence[WatchedRun]) -> dict[str, Any]:
+    planned = [run.planned for run in members]
+    return {
+        "method": title,
+        "rounds": sum(len(run.lines) for run in members),
+        "planned": sum(p for p in planned if p is not None) if None not in planned else None,
+        "runs": len(members),
+        "finished": sum(run.finished for run in members),
+    }
+
+
+@lru_cache(maxsize=64)
+def _solved(view: ServerView, lam: float | None, ess: float | None) -> Weights:
+    counts = LabelCounts.of(view.counts, clients=[f"client {i}" for i in range(len(view.counts))], labels=view.labels)
+    return solve(counts, view.target, lam=lam, ess=ess)
+
+
+@lru_cache(maxsize=64)
+def _label_shift(tallies: str, seed: int, labels: tuple[str, ...] | None) -> Homogeneity:
+    """Test label shift with tallies, given as JSON: once, because it takes a second."""
+    return homogeneity([Tally.from_json(tally) for tally in json.loads(tallies)], seed, labels=labels)
+
+
+def _checks(by_method: Mapping[str, Sequence[WatchedRun]]) -> list[light.Check]:
+    runs = [run for members in by_method.values() for run in members]
+    checks: list[light.Check | None] = []
+    views = {(run.view.counts, run.view.target): run for run in runs if run.view is not None}
+    limits = {run.seed: _solved(run.view, 0.0, None) for run in views.values() if run.view is not None}
+    if limits:
+        seed = max(limits, key=lambda seed: mismatch(limits[seed].target, limits[seed].projection.point))
+        where = f" (seed {seed}, the farthest of {len(limits)})" if len(limits) > 1 else ""
+        checks.append(light.check_coverage(limits[seed], where))
+    for title, members in by_method.items():
+        ess = [values[-1] for run in members if (values := run.ess())]
+        if ess and min(ess) < 1 - 1e-6:  # of FedAvg there is nothing to say
+            checks.append(light.check_ess(title, float(np.median(ess))))
+    tested = next((run for run in runs if run.tallies), None)
+    if tested is not None:
+        tallies = json.dumps([tally.to_json() for tally in tested.tallies])
+        labels = tested.view.labels if tested.view else None
+        checks.append(light.check_label_shift(_label_shift(tallies, tested.seed, labels)))
+    rounds = [line for run in runs for line in run.lines]
+    if rounds:
+        checks.append(light.check_refusals(sum(r.refused for r in runs), sum(line.participants for line in rounds)))
+        worth = [run.worth(Correction.RAW) for run in runs]
+        errors = [w[1].standard_error for w in worth if w and w[1] and w[1].standard_error is not None]
+        checks.append(light.check_estimate(max(errors, default=None)))
+    diverged = [f"{run.method}, seed {run.seed}" for run in runs if run.result and run.result.diverged]
+    checks.append(light.check_divergence(diverged))
+    return [check for check in checks if check is not None]
+
+
+def _advice(by_method: Mapping[str, Sequence[WatchedRun]], view: ServerView | None) -> list[str]:
+    """Return sentences on weights, shortage and chosen ESS."""
+    if view is None:
+        return []
+    sentences = [shortage_sentence(_solved(view, 0.0, None))]
+    for title, members in by_method.items():
+        run = members[0]
+        ess = run.ess()
+        chosen = [line.choice.ess for line in run.lines if line.choice is not None]
+        if chosen:
+            sentences.append(f"{title}: {choice_sentence(chosen)}")
+        if ess and ess[-1] < 1 - 1e-6 and len(run.lines[-1].weights.participants) == len(view.counts):
+            sentences.append(f"{title}: {advice(_solved(view, None, round(max(ess[-1], 1e-3), 3)))}")
+    return [sentence for sentence in dict.fromkeys(sentences) if sentence]
+
+
+def _table(by_method: Mapping[str, Sequence[WatchedRun]]) -> dict[str, Any]:
+    """Return mean ± std on test samples, estimates ± standard error, and paired differences to the first method."""
+    rows = []
+    baseline = next((title for title in by_method if title == "FedAvg"), next(iter(by_method), ""))
+    for title, members in by_method.items():
+        for use, name in USES.items():
+            tests, estimates = _by_seed(members, use)
+            if not (tests or estimates):
+                continue
+            reference = _by_seed(by_method[baseline], use)
+            pair = Paired.of(tests, reference[0]) or Paired.of(*({s: v for s, (v, _) in e.items()} for e in (
+                estimates, reference[1])))  # fmt: skip
+            other = title != baseline and pair is not None
+            rows.append(
+                {
+                    "method": title,
+                    "use": name,
+                    "test": str(Spread.of(tests.values())) if tests else "",
+                    "estimate": _estimate_text(estimates.values()) if estimates else "",
+                    "difference": pair.text() if other and pair else "",
+                    "verdict": pair.verdict() if other and pair else "",
+                    "seeds": len(members),
+                }
+            )
+    return {"baseline": baseline, "rows": rows, "final": all(r.result for m in by_method.values() for r in m)}
+
+
+def _by_seed(
+    members: Sequence[WatchedRun], use: Correction
+) -> tuple[dict[int, float], dict[int, tuple[float, float | None]]]:
+    """Return test accuracies, and estimates with their standard errors, by seed."""
+    tests: dict[int, float] = {}
+    estimates: dict[int, tuple[float, float | None]] = {}
+    for run in members:
+        test, clients = run.worth(use) or (None, None)
+        if test is not None:
+            tests[run.seed] = test.accuracy
+        if clients is not None:
+            estimates[run.seed] = clients.target_accuracy, clients.standard_error
+    return tests, estimates
+
+
+def _estimate_text(estimates: Any) -> str:
+    """Write the mean of estimates, ± the standard error that one of them has (root mean square)."""
+    values = [value for value, _ in estimates]
+    errors = [error for _, error in estimates if error is not None]
+    error = f" ± {100 * math.sqrt(sum(e * e for e in errors) / len(errors)):.1f}" if errors else ""
+    return f"{100 * sum(values) / len(values):.1f}{error}"
+
+
+def _charts(
+    by_method: Mapping[str, Sequence[WatchedRun]], styles: Mapping[str, Look], view: ServerView | None
+) -> list[dict[str, Any]]:
+    tests: dict[str, list[list[float]]] = {}
+    estimates: dict[str, list[list[float]]] = {}
+    ess: dict[str, list[list[float]]] = {}
+    for title, members in by_method.items():
+        for run in members:
+            raw = [line.raw for line in run.lines]
+            for values, group in (
+                ([score.test.accuracy for score in raw if score.test], tests),
+                ([score.clients.target_accuracy for score in raw if score.clients], estimates),
+                (run.ess(), ess),
+            ):
+                if values:
+                    group.setdefault(title, []).append(values)
+    errors = {title: _errors(members) for title, members in by_method.items()}
+    charts = [
+        _lines("Estimated target accuracy", "%, from the clients' held-out samples; band: standard error", estimates,
+               styles, errors),
+        _lines("Target accuracy", "%, on test samples; band: standard deviation over seeds", tests, styles),
+        _lines("Effective sample size", "% of the participants' samples", ess, styles),
+    ]  # fmt: skip
+    return [*charts, *(_bars(by_method, styles, view) if view is not None else [])]
+
+
+def _errors(members: Sequence[WatchedRun]) -> list[float]:
+    """Return the standard error of the first run's estimate, by round."""
+    scores = [line.raw.clients for line in members[0].lines]
+    return [score.standard_error or 0.0 for score in scores if score is not None]
+
+
+def _lines(
+    title: str,
+    unit: str,
+    curves: Mapping[str, Sequence[Sequence[float]]],
+    styles: Mapping[str, Look],
+    bands: Mapping[str, Sequence[float]] | None = None,
+) -> dict[str, Any]:
+    lines = []
+    for method, runs in curves.items():
+        longest = max(map(len, runs))
+        step = math.ceil(longest / _MAX_POINTS)
+        points = []
+        for i in (*range(0, longest - 1, step), longest - 1):
+            spread = Spread.of(run[i] for run in runs if i < len(run))
+            width = spread.std if bands is None else [*bands[method], *[0.0] * longest][i]
+            points.append([i + 1, round(100 * spread.mean, 2), round(100 * width, 2)])
+        look = styles[method]
+        lines.append({"name": method, "colour": look.css, "dashes": look.dashes, "points": points})
+    return {"title": title, "unit": unit, "lines": lines, "bars": []}
+
+
+def _bars(
+    by_method: Mapping[str, Sequence[WatchedRun]], styles: Mapping[str, Look], view: ServerView
+) -> list[dict[str, Any]]:
+    """Return the last weights of the first run of every method, and the label mix that they give."""
+    counts = np.asarray(view.counts, dtype=np.float64)
+    sizes = counts.sum(axis=1)
+    marginals = counts / np.maximum(sizes, 1.0)[:, None]
+    alphas: dict[str, Any] = {}
+    for title, members in by_method.items():
+        run = max(members, key=lambda member: len(member.lines))
+        if run.lines and len(run.view.counts if run.view else ()) == len(counts):
+            alphas[title] = np.zeros(len(counts))
+            alphas[title][list(run.lines[-1].weights.participants)] = run.lines[-1].weights.alpha
+    has_fedavg = any(members[0].kind == "fedavg" for members in by_method.values())
+    series = {**({} if has_fedavg else {"all samples alike": sizes / sizes.sum()}), **alphas}
+    if not series:
+        return []
+    colours = {"all samples alike": "var(--grey)", "target": "var(--red)"} | {m: styles[m].css for m in alphas}
+    clients = np.sort(np.argsort(-np.max(list(series.values()), axis=0), kind="stable")[:_MAX_BARS])
+    mixes = {name: alpha @ marginals for name, alpha in series.items()} | {"target": np.asarray(view.target)}
+    labels = np.sort(np.argsort(-np.max(list(mixes.values()), axis=0), kind="stable")[:_MAX_BARS])
+
+    def groups(values: Mapping[str, Any], shown: Any) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "colour": colours[name], "values": np.round(100 * v[shown], _DIGITS).tolist()}
+            for name, v in values.items()
+        ]
+
+    return [
+        {
+            "title": "Weights of the clients",
+            "unit": _shown("%, in the last round", len(clients), len(counts), "clients"),
+            "lines": [],
+            "names": [f"client {i}" for i in clients.tolist()],
+            "bars": groups(series, clients),
+        },
+        {
+            "title": "Label mix",
+            "unit": _shown("% of samples, as weighted, beside the target's", len(labels), len(view.labels), "labels"),
+            "lines": [],
+            "names": [view.labels[k] for k in labels.tolist()],
+            "bars": groups(mixes, labels),
+        },
+    ]
+
+
+def _shown(text: str, shown: int, total: int, what: str) -> str:
+    return text if shown == total else f"{text}; {shown} of {total:,} {what}"
+
+
+def _refusals(runs: Sequence[WatchedRun]) -> list[str]:
+    """Return the last refused updates, in words."""
+    said = [
+        f"{run.method}, seed {run.seed}, round {line.round}: client {refusal.client}: {refusal.reason}"
+        for run in runs
+        for line in run.lines
+        for refusal in line.refused
+    ]
+    return said[-_MAX_REASONS:]
