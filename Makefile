@@ -4,12 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format benchmark clean
+.PHONY: demo docs test lint format results benchmark clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       install into .venv and show FedPALS at work"
 	@echo "make test       lint, type-check and test"
+	@echo "make docs       build the site, out/site/index.html, with notebooks and the report"
+	@echo "make results    write the tables of the READMEs from the stored results"
 	@echo "make benchmark  measure against other libraries, side by side"
 
 $(BIN)/python:
@@ -20,17 +22,20 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt Makefile
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) --editable '.[learn,vision,plots,flower,privacy,dev]'
+	$(PIP) --editable '.[learn,vision,plots,flower,nvflare,privacy,docs,dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(PIP) --editable '.[learn,vision,plots,flower,privacy,dev,bench]'
+	$(PIP) --editable '.[learn,vision,plots,flower,nvflare,privacy,docs,dev,bench]'
 	@touch $@
 
 demo: $(VENV)/.demo
 	$(BIN)/fedpals weights examples/retail/stores.csv --target examples/retail/new-store.csv --plot out/weights.png
 	@echo
 	$(BIN)/fedpals demo
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -43,6 +48,9 @@ format: $(VENV)/.dev
 
 test: lint
 	$(BIN)/pytest -n 2
+
+results: $(VENV)/.dev
+	$(BIN)/python -m tests.published
 
 benchmark: $(VENV)/.bench
 	$(BIN)/python benchmarks/weights.py

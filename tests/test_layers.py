@@ -28,7 +28,7 @@ LAYERS = {
     "__main__ > cli > study": "what users call, from a shell and from Python; knows everything, and nobody knows it",
     "report": "tables, figures and pages, from records and results alone; trains nothing",
     "experiments": "the paper's experiments: TOML to runs to results; knows what a run is, not how clients train",
-    "simulation | flower": "the engines: how clients are reached and what is recorded; neither knows the other",
+    "simulation | flower | nvflare": "the engines: how clients are reached and what is recorded; none knows another",
     "engine": "what engines share: the client step, the server's round, evaluation, last layer, checkpoints",
     "methods | models > data": "client rules and weightings; networks and features; sources, partitions, federations",
     "shift": "what follows from label shift: corrections, heads, estimates of risk and of T, the test of it",
@@ -114,7 +114,7 @@ LIGHT = [
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_what_needs_no_torch_loads_none(module: str) -> None:
-    code = f"import sys, {module}; print(*({{'torch', 'flwr', 'matplotlib', 'sklearn'}} & set(sys.modules)))"
+    code = f"import sys, {module}; print(*({{'torch', 'flwr', 'nvflare', 'matplotlib', 'sklearn'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
@@ -134,7 +134,18 @@ main()
 """
 SLOW = {
     *(f"scipy.{part}" for part in ("sparse", "linalg", "special", "optimize", "stats", "spatial", "fft")),
-    *("numpy.f2py", "numpy.testing", "numba", "sklearn", "matplotlib", "flwr", "ray", "sympy", "torch._dynamo"),
+    *(
+        "numpy.f2py",
+        "numpy.testing",
+        "numba",
+        "sklearn",
+        "matplotlib",
+        "flwr",
+        "nvflare",
+        "ray",
+        "sympy",
+        "torch._dynamo",
+    ),
 }
 """What takes long to load, and is loaded where it is used."""
 
