@@ -14,6 +14,7 @@ def roster(*introductions: Introduction) -> Roster[str]:
     full = Roster[str](3)
     full.connected(sites)
     full.hear(sites)
+    full.settle()
     return full
 
 
@@ -24,6 +25,18 @@ def test_new_rows_are_ordered_by_number_then_by_node() -> None:
     full = roster(TWO, Introduction([1, 1, 1]), ONE, Introduction([2, 2, 2]))
     assert [member.node for member in full.members] == ["c", "a", "b", "d"]
     assert full.present.tolist() == [0, 1, 2, 3]
+
+
+def test_rows_do_not_depend_on_who_answers_first_until_they_are_settled() -> None:
+    full = Roster[str](3)
+    full.connected("abc")
+    full.hear({"a": TWO})
+    full.hear({"b": ONE})
+    full.settle()
+    full.hear({"c": Introduction([1, 1, 1], 0)})
+    full.settle()
+    assert [member.number for member in full.members] == [1, 2, 0]
+    assert full.present.tolist() == [0, 1, 2]
 
 
 def test_a_client_under_another_name_takes_its_row_once_the_old_one_is_gone() -> None:

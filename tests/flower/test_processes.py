@@ -76,7 +76,7 @@ def test_a_ray_simulation_has_the_simulators_bits(tmp_path: Path) -> None:
     assert out.is_file(), (tmp_path / "log").read_text()
     run = Run.of(task="digits", **settings)
     simulated = SimulationState.load(simulate(run, tmp_path).checkpoint)
-    assert torch.equal(written(out, Worker(run)), simulated.vector)
+    assert torch.equal(written(out, Worker(run)), simulated.vector), (tmp_path / "log").read_text()
     assert not process_ids(home)
 
 

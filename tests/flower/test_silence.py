@@ -81,6 +81,26 @@ def test_answers_that_keep_coming_are_all_waited_for() -> None:
     assert len(alpha_of(server)) == 10
 
 
+@pytest.mark.parametrize("late", [0, 2])
+def test_it_does_not_matter_who_answers_first(late: int) -> None:
+    """Participants are drawn by row, so rows must not follow the order in which nodes happened to start."""
+    grid, refusals = four(), iter(range(8))
+    pull = grid.pull_messages
+
+    def pull_late(message_ids: Any) -> Any:
+        (message_id,) = message_ids
+        waits = grid.waiting[message_id].metadata.dst_node_id == grid.node(late) and next(refusals, None) is not None
+        return [] if waits else pull([message_id])
+
+    settings = {**QUIET, "wait": 5.0, "fraction_train": 0.5}
+    expected = FedAvg(TARGET, **settings).start(four(), start(), num_rounds=4)
+    grid.pull_messages = pull_late  # type: ignore[method-assign]
+    seen = FedAvg(TARGET, **settings).start(grid, start(), num_rounds=4)
+    assert next(refusals, None) is None
+    for ours, theirs in zip(seen.arrays.to_numpy_ndarrays(), expected.arrays.to_numpy_ndarrays(), strict=True):
+        assert (ours == theirs).all()
+
+
 def test_a_node_that_hung_is_left_out_until_it_answers(log: pytest.LogCaptureFixture) -> None:
     grid = four()
     lost = grid.node(2)

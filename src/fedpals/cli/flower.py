@@ -113,6 +113,7 @@ class _Interruption:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._closing = False
+        self._handled: list[signal.Signals] = []
         self.closing = ExitStack()
         """While what this context manager is nested in is being closed, no signal interrupts."""
         self.closing.callback(setattr, self, "_closing", True)
@@ -123,10 +124,13 @@ class _Interruption:
         for number in STOPPING:
             if number.name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._interrupt)
+                self._handled.append(number)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is KeyboardInterrupt and self.signal is not None:
+            for number in self._handled:  # any other handler is gone before Python has ended: one more would kill it
+                signal.signal(number, signal.SIG_IGN)
             raise typer.Exit(128 + self.signal) from None
 
     def _interrupt(self, number: int, _: object) -> None:

@@ -1,7 +1,8 @@
 """The list of clients: the nodes of an engine as rows of the table of label counts.
 
-A node introduces itself once, and again only after it was disconnected. Rows keep their number for the whole run,
-even if other nodes join or leave. How nodes are named is the engine's part: Flower's are numbers, others have names.
+A node introduces itself once, and again only after it was disconnected. Once settled, rows keep their number for the
+whole run, even if other nodes join or leave. How nodes are named is the engine's part: Flower's are numbers, others
+have names.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Roster(Generic[Node]):
     def __init__(self, labels: int | None, cap: int | None = None, members: Iterable[Member[Node]] = ()) -> None:
         self.labels, self.cap = labels, cap
         self.members: list[Member[Node]] = list(members)
+        self._settled = len(self.members)
+        """Number of rows whose place is final."""
         self.refused: dict[Node, str] = {}
         """Reasons for which connected nodes are refused, by node."""
         self.silent: set[Node] = set()
@@ -86,12 +89,18 @@ class Roster(Generic[Node]):
         self.refused[node] = reason
 
     def hear(self, introductions: Mapping[Node, Introduction]) -> None:
-        """Add clients that introduced themselves, or refuse them; new rows are ordered by number, then by node."""
+        """Add clients that introduced themselves, or refuse them; places of new rows are final after `settle`."""
         for node, client in sorted(introductions.items(), key=lambda item: (*_rank(item[1].number), item[0])):
             try:
                 self._admit(node, client)
             except Refused as refusal:
                 self.refuse(node, str(refusal))
+
+    def settle(self) -> None:
+        """Order the new rows by number, then by node, so that it does not matter who answered first."""
+        new = self.members[self._settled :]
+        self.members[self._settled :] = sorted(new, key=lambda member: (*_rank(member.number), member.node))
+        self._settled = len(self.members)
 
     def _admit(self, node: Node, introduction: Introduction) -> None:
         """Give a node its row: the one that it had, that of its number, or a new one."""

@@ -155,6 +155,7 @@ def wait_for_nodes(session: Session, stage: str, needed: int, wait: float, patie
                 _log.warning("%s: node %d has not sent its label counts; the others go on without it", stage, node)
             grid.give_up(state.unanswered)
             roster.silent = set(grid.silent)
+            roster.settle()
             return
         state.check_queries(ready, needed)
         if now - state.began >= wait:

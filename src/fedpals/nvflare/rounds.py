@@ -141,6 +141,7 @@ class Rounds:
             except Refused as refusal:
                 self.roster.refuse(site, str(refusal))
         self.roster.hear(introductions)
+        self.roster.settle()
         for site in (site for site in asked if site in self.roster.refused):
             self.log.warning("%s is refused: %s", site, self.roster.refused[site])
         for row in (row for row in self.roster.capped if self.name(row) in introductions):
