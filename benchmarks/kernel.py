@@ -46,7 +46,7 @@ from fedpals.engine.plan import Plan
 from fedpals.methods import ClientRule
 from fedpals.methods.logit_adjusted import LogitAdjusted
 from fedpals.methods.proximal import Proximal
-from fedpals.methods.restricted_softmax import RestrictedSoftmax
+from fedpals.methods.restricted_softmax import GradedSoftmax
 from fedpals.methods.scaffold import Scaffold
 from fedpals.models import build, prepare
 from fedpals.models.compiled.lanes import Block, Code, intrinsic
@@ -73,7 +73,7 @@ RULES = {
     "FedAvg": ClientRule(),
     "FedProx": Proximal(),
     "SCAFFOLD": Scaffold(),
-    "FedRS": RestrictedSoftmax(),
+    "FedRS": GradedSoftmax(),
     "logit adjustment": LogitAdjusted(),
     "torch on the logits": Opaque(),
 }

@@ -14,7 +14,7 @@ from fedpals.engine.flat_model import FlatModel
 from fedpals.engine.gradients import fastest
 from fedpals.methods import ClientRule
 from fedpals.methods.logit_adjusted import LogitAdjusted
-from fedpals.methods.restricted_softmax import RestrictedSoftmax
+from fedpals.methods.restricted_softmax import GradedSoftmax
 from fedpals.models import build
 
 LABELS = 5
@@ -75,7 +75,7 @@ def step(
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
-@pytest.mark.parametrize("rule", [ClientRule(), RestrictedSoftmax(absent_factor=0.3), LogitAdjusted(adjustment=0.7)])
+@pytest.mark.parametrize("rule", [ClientRule(), GradedSoftmax(absent_factor=0.3), LogitAdjusted(adjustment=0.7)])
 @pytest.mark.parametrize(
     ("make", "called"),
     [

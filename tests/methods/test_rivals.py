@@ -13,12 +13,13 @@ from fedpals import LabelCounts
 from fedpals.engine.client import batches, local_update
 from fedpals.engine.flat_model import FlatModel
 from fedpals.engine.plan import Plan
+from fedpals.errors import InputError
 from fedpals.labels import Vector
-from fedpals.methods import METHODS, ClientRule, build_method
+from fedpals.methods import METHODS, ClientRule, build_method, register
 from fedpals.methods.calibrated_logits import CalibratedLogits
 from fedpals.methods.discrepancy import Discrepancy
 from fedpals.methods.importance_weighted import ImportanceWeighted
-from fedpals.methods.restricted_softmax import GradedSoftmax, RestrictedSoftmax
+from fedpals.methods.restricted_softmax import BinarySoftmax, GradedSoftmax
 from fedpals.methods.weighting import Weighting
 from fedpals.models import build
 from fedpals.models.compiled.kernel import Kernel
@@ -62,13 +63,13 @@ NO_CHANGE = np.ones(4), np.zeros(4), np.ones(4)
 
 def test_fedrs_of_the_paper_and_as_released() -> None:
     binary, graded = np.array([1, 1, 1, 0.3]), np.array([0.3 + 0.7 * 2 / 12, 1.0, 0.3 + 0.7 * 6 / 12, 0.3])
-    assert trained(RestrictedSoftmax(absent_factor=0.3), None, binary, *NO_CHANGE[1:]) < 1e-6
+    assert trained(BinarySoftmax(absent_factor=0.3), None, binary, *NO_CHANGE[1:]) < 1e-6
     assert trained(GradedSoftmax(absent_factor=0.3), None, graded, *NO_CHANGE[1:]) < 1e-6
 
 
 def test_both_fedrs_agree_where_a_client_has_equally_many_samples_of_each_of_its_labels() -> None:
     counts = torch.tensor([7, 0, 7, 7])
-    maps = [rule(absent_factor=0.4).logit_map(counts)[0] for rule in (RestrictedSoftmax, GradedSoftmax)]
+    maps = [rule(absent_factor=0.4).logit_map(counts)[0] for rule in (BinarySoftmax, GradedSoftmax)]
     assert torch.equal(*maps)
     assert GradedSoftmax(absent_factor=1.0).logit_map(torch.from_numpy(OWN))[0].tolist() == [1, 1, 1, 1]
 
@@ -249,3 +250,12 @@ def test_which_way_a_step_of_the_cnn_goes(name: str, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(Kernel, way, watched)
     simulate(Run.of(**{**SMALL, "method": name, "model": "cnn", "rounds": 1}), tmp_path)
     assert taken == {PATHS[name]}
+
+
+def test_fedrs_alone_is_the_graded_one_and_records_say_so() -> None:
+    method = build_method("fedrs+fedpals", {"ess": 0.5, "absent_factor": 0.2})
+    assert (method.name, type(method.rule)) == ("fedrs_graded+fedpals", GradedSoftmax)
+    assert Run.of(method="fedrs").digest == Run.of(method="fedrs_graded").digest
+    assert Run.of(method="fedrs").keys()["method"] == "fedrs_graded"
+    with pytest.raises(InputError, match="a method 'fedrs' is there already"):
+        register("fedrs", rule=BinarySoftmax)

@@ -20,7 +20,7 @@ from fedpals.methods.full_batch import FullBatch
 from fedpals.methods.importance_weighted import ImportanceWeighted
 from fedpals.methods.logit_adjusted import LogitAdjusted
 from fedpals.methods.proximal import Proximal
-from fedpals.methods.restricted_softmax import GradedSoftmax, RestrictedSoftmax
+from fedpals.methods.restricted_softmax import BinarySoftmax, GradedSoftmax
 from fedpals.methods.scaffold import Scaffold
 from fedpals.rng import generator
 
@@ -108,7 +108,7 @@ def test_restricted_softmax_leaves_absent_labels_where_they_were() -> None:
     for factor, moves in ((0.0, False), (0.5, True)):
         model = linear()
         start = model.vector.clone()
-        rule = RestrictedSoftmax(absent_factor=factor)
+        rule = BinarySoftmax(absent_factor=factor)
         update = local_update(model, start, x, y, counts(y), rule, Plan(epochs=2), generator(0))
         weight = slice(4, 6)  # third row of the 3×2 weight
         assert torch.equal(update.vector[weight], start[weight]) != moves
@@ -251,7 +251,7 @@ class Squared(ClientRule):
 
 
 @dataclass(frozen=True)
-class OtherFactor(RestrictedSoftmax):
+class OtherFactor(BinarySoftmax):
     """Affine, but the parent's map is not its own."""
 
     def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ class OtherFactor(RestrictedSoftmax):
 @dataclass(frozen=True)
 class OtherFactorWithMap(OtherFactor):
     def logit_map(self, counts: Tensor) -> tuple[Tensor, Tensor]:
-        factor, offset = RestrictedSoftmax(absent_factor=self.absent_factor).logit_map(counts)
+        factor, offset = BinarySoftmax(absent_factor=self.absent_factor).logit_map(counts)
         return 2 * factor, offset
 
 
@@ -272,19 +272,19 @@ class Mixin:
 
 
 @dataclass(frozen=True)
-class Mixed(Mixin, RestrictedSoftmax):
+class Mixed(Mixin, BinarySoftmax):
     pass
 
 
 @dataclass(frozen=True)
-class Tuned(RestrictedSoftmax):
+class Tuned(BinarySoftmax):
     """Changes nothing about logits."""
 
 
 @pytest.mark.parametrize(
     "rule",
     [
-        ClientRule(), FullBatch(), Proximal(), Scaffold(), RestrictedSoftmax(absent_factor=0.2), Tuned(),
+        ClientRule(), FullBatch(), Proximal(), Scaffold(), BinarySoftmax(absent_factor=0.2), Tuned(),
         GradedSoftmax(absent_factor=0.2), LogitAdjusted(adjustment=0.4), CalibratedLogits(calibration=0.3),
         ImportanceWeighted(), OtherFactorWithMap(),
     ],

@@ -87,8 +87,8 @@ def test_names_compose() -> None:
     assert build_method("oracle").oracle
     assert options_of("scaffold+afl") == ["server_step", "mixture_step"]
     assert option_keys().keys() >= {"lam", "ess", "proximal_weight", "absent_factor"}
-    paper = {"fedavg", "fedsgd", "fedprox", "scaffold", "fedrs", "afl", "fedpals", "oracle"}
-    assert set(METHODS) == {*paper, "logit_adjusted", "fedrs_graded", "fedlc", "iwerm", "feddisco", "pooled"}
+    paper = {"fedavg", "fedsgd", "fedprox", "scaffold", "fedrs_graded", "afl", "fedpals", "oracle"}
+    assert set(METHODS) == {*paper, "logit_adjusted", "fedrs_binary", "fedlc", "iwerm", "feddisco", "pooled"}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fedpals.methods import ClientRule
 from fedpals.methods.full_batch import FullBatch
 from fedpals.methods.logit_adjusted import LogitAdjusted
 from fedpals.methods.proximal import Proximal
-from fedpals.methods.restricted_softmax import RestrictedSoftmax
+from fedpals.methods.restricted_softmax import GradedSoftmax
 from fedpals.methods.scaffold import Scaffold
 from fedpals.models import build, prepare
 from fedpals.models.compiled.network import SmallCNN
@@ -178,7 +178,7 @@ def _train(reference: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> list[
 
 
 @dataclass(frozen=True)
-class SameLogits(RestrictedSoftmax):
+class SameLogits(GradedSoftmax):
     """The parent's logits, but it does not say that they are affine: torch computes with them."""
 
     def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class SameFullBatch(FullBatch):
     ("rule", "by_torch"),
     [
         (ClientRule(), SamePlain()),
-        (RestrictedSoftmax(absent_factor=0.3), SameLogits(absent_factor=0.3)),
+        (GradedSoftmax(absent_factor=0.3), SameLogits(absent_factor=0.3)),
         (LogitAdjusted(adjustment=0.7), SameAdjusted(adjustment=0.7)),
         (FullBatch(), SameFullBatch()),
     ],
@@ -229,7 +229,7 @@ def test_rules_that_do_not_say_what_they_do_to_logits_give_the_same(
     assert float(ends[0].abs().max()) > 0
 
 
-@pytest.mark.parametrize("rule", [Proximal(proximal_weight=0.5), Scaffold(), LogitAdjusted(), RestrictedSoftmax()])
+@pytest.mark.parametrize("rule", [Proximal(proximal_weight=0.5), Scaffold(), LogitAdjusted(), GradedSoftmax()])
 @pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimizer": "adam"}, {"clip_norm": 0.5}])
 def test_hooks_on_the_gradient_and_optimisers_work_as_ever(rule: ClientRule, settings: dict[str, object]) -> None:
     """The compiled gradient goes through them as torch's does; here that of the layers, one by one."""

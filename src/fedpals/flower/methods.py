@@ -67,15 +67,15 @@ class SCAFFOLD(_NamedStrategy):
 
 
 class FedRS(_NamedStrategy):
-    """Clients scale the logits of labels that they do not have by ``absent_factor``: the paper's formula."""
-
-    method_name = "fedrs"
-
-
-class FedRSGraded(_NamedStrategy):
     """Clients scale logits by a + (1 − a)·n_c/max n, a being ``absent_factor``: FedRS as its authors released it."""
 
     method_name = "fedrs_graded"
+
+
+class FedRSBinary(_NamedStrategy):
+    """Clients scale the logits of labels that they do not have by ``absent_factor``: the formula of FedRS's paper."""
+
+    method_name = "fedrs_binary"
 
 
 class FedLC(_NamedStrategy):

@@ -29,7 +29,7 @@ from fedpals.methods.option import as_keys, as_text, declared_options, option
 from fedpals.methods.own import check_part, own_name, own_options, own_source
 from fedpals.methods.pals import Pals
 from fedpals.methods.proximal import Proximal
-from fedpals.methods.restricted_softmax import GradedSoftmax, RestrictedSoftmax
+from fedpals.methods.restricted_softmax import BinarySoftmax, GradedSoftmax
 from fedpals.methods.rule import ClientRule
 from fedpals.methods.scaffold import Scaffold
 from fedpals.methods.weighting import Weighting
@@ -68,8 +68,8 @@ METHODS: dict[str, MethodEntry] = {
     "fedsgd": MethodEntry("FedSGD", rule=FullBatch),
     "fedprox": MethodEntry("FedProx", rule=Proximal),
     "scaffold": MethodEntry("SCAFFOLD", rule=Scaffold),
-    "fedrs": MethodEntry("FedRS", rule=RestrictedSoftmax),
-    "fedrs_graded": MethodEntry("FedRS (graded)", rule=GradedSoftmax),
+    "fedrs_graded": MethodEntry("FedRS", rule=GradedSoftmax),
+    "fedrs_binary": MethodEntry("FedRS (binary)", rule=BinarySoftmax),
     "fedlc": MethodEntry("FedLC", rule=CalibratedLogits),
     "logit_adjusted": MethodEntry("Logit-adjusted", rule=LogitAdjusted),
     "iwerm": MethodEntry("IW-ERM", rule=ImportanceWeighted),
@@ -78,6 +78,8 @@ METHODS: dict[str, MethodEntry] = {
     "pooled": MethodEntry("Pooled", pooled=True),
     "oracle": MethodEntry("Oracle", oracle=True),
 }
+_SHORT_NAMES = {"fedrs": "fedrs_graded"}
+"""Names that stand for a longer one, which is what records hold."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ def build_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     >>> build_method("fedprox+fedpals", {"proximal_weight": 0.1, "ess": 0.5}).title
     'FedProx+FedPALS'
     """
+    name = "+".join(_SHORT_NAMES.get(part, part) for part in name.split("+"))
     entries, rule_class, weighting_class = _parts(name)
     if unknown := sorted((options or {}).keys() - set(options_of(name))):
         takes = ", ".join(options_of(name)) or "no options"
@@ -198,7 +201,7 @@ def register(
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise InputError(f"name is {name!r}; give small letters, digits and underscores")
     entry = MethodEntry(title or name, rule, weighting)
-    if name in METHODS and METHODS[name] != entry:
+    if name in _SHORT_NAMES or (name in METHODS and METHODS[name] != entry):
         raise InputError(f"a method {name!r} is there already; choose another name")
     if rule is None and weighting is None:
         raise InputError(f"{name}: give a rule or a weighting")
@@ -240,8 +243,8 @@ def _options(name: str) -> type[BaseModel]:
 
 
 def _entry(part: str, name: str) -> MethodEntry:
-    if part in METHODS:
-        return METHODS[part]
+    if (full := _SHORT_NAMES.get(part, part)) in METHODS:
+        return METHODS[full]
     hint = did_you_mean(part, METHODS)
     raise InputError(f"method {name!r}: {part!r} is not known{hint} (known are {', '.join(METHODS)}, joined by +)")
 

@@ -1,8 +1,8 @@
 """FedRS: labels that a client lacks do not push its classifier away from them (Li and Zhan, 2021).
 
-The paper and the program that its authors released differ. ``fedrs`` is the formula of the paper, and what results
-and configurations of that name have always been; ``fedrs_graded`` is what the authors released, and the stronger of
-the two where clients have few samples of most labels. Two names, because a name never changes its meaning.
+The paper and the program that its authors released differ. ``fedrs_graded``, or ``fedrs`` for short, is what they
+released, and the stronger of the two where clients have few samples of most labels; ``fedrs_binary`` is the formula of
+the paper. Where a client has equally many samples of each of its labels they are the same.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RestrictedSoftmax(ClientRule):
-    """The paper's formula: scales the logits of labels that the client does not have by a."""
+class GradedSoftmax(ClientRule):
+    """As its authors released it: scales logits by a + (1 − a)·n_c/max n, with n_c the client's samples of a label.
 
-    name: ClassVar[str] = "restricted_softmax"
+    So rare labels are held back too, not only absent ones. The authors' classifier has no bias; that of a network
+    here is scaled with the rest of the logit.
+    """
+
+    name: ClassVar[str] = "graded_softmax"
     absent_factor: float = option(0.5, "Factor a of FedRS on absent labels' logits", ge=0, le=1)
     """1 is the plain softmax, with 0 their weights do not move at all."""
 
@@ -35,18 +39,14 @@ class RestrictedSoftmax(ClientRule):
         return factor, factor.new_zeros(factor.shape)
 
     def _factor(self, counts: Tensor) -> Tensor:
-        return (counts > 0).float().clamp(min=self.absent_factor)
+        return self.absent_factor + (1.0 - self.absent_factor) * (counts / counts.max())
 
 
 @dataclass(frozen=True)
-class GradedSoftmax(RestrictedSoftmax):
-    """As its authors released it: scales logits by a + (1 − a)·n_c/max n, with n_c the client's samples of a label.
+class BinarySoftmax(GradedSoftmax):
+    """The paper's formula: scales the logits of labels that the client does not have by a, and no others."""
 
-    So rare labels are held back too, not only absent ones. The authors' classifier has no bias; that of a network
-    here is scaled with the rest of the logit.
-    """
-
-    name: ClassVar[str] = "graded_softmax"
+    name: ClassVar[str] = "binary_softmax"
 
     def _factor(self, counts: Tensor) -> Tensor:
-        return self.absent_factor + (1.0 - self.absent_factor) * (counts / counts.max())
+        return (counts > 0).float().clamp(min=self.absent_factor)

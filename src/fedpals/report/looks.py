@@ -28,7 +28,8 @@ _COLOURS = {
     "fedprox": GREEN,
     "scaffold": RED,
     "afl": PURPLE,
-    "fedrs": SKY,
+    "fedrs_graded": SKY,
+    "fedrs_binary": SKY,
     "oracle": GREY,
 }
 """Colour by method of a run; black for any other, such as combinations."""
