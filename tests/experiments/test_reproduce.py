@@ -16,7 +16,7 @@ from fedpals.engine.server import DivergedError
 from fedpals.experiments.experiment import TUNING_SEED, Experiment, tuning_runs
 from fedpals.experiments.reproduce import Reproduced, chosen_points, reproduce
 from fedpals.experiments.results import Results, Summary
-from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation import computing
 from fedpals.simulation.computing import Event, SweepSettings
 from fedpals.simulation.record import SelectedRound
@@ -296,7 +296,7 @@ def test_iwildcam_from_the_official_layout_to_its_results(fragment: Path, iwildc
         test = summary.selected[Evaluation.RAW].test
         assert test is not None
         assert 0 <= test.macro_f1 <= 1
-        assert len(summary.curves[Correction.RAW]["test"]) == 2
+        assert len(summary.curve) == 2
     assert fedavg.federation is not None
     assert fedavg.federation.alpha == pytest.approx([1 / 3] * 3)
     (case,) = results.experiment.case

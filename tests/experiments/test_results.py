@@ -14,7 +14,7 @@ from fedpals.errors import InputError
 from fedpals.experiments.experiment import Experiment, PlannedRun, choose_points, reported_runs
 from fedpals.experiments.provenance import provenance, same_platform
 from fedpals.experiments.results import Results, Summary
-from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation.record import SelectedRound
 from fedpals.simulation.simulator import simulate
 from tests.experiments.conftest import TINY, definition
@@ -205,7 +205,7 @@ def test_the_commit_is_that_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp
 def test_a_summary_holds_what_the_record_says(tmp_path: Path, planned: list[PlannedRun]) -> None:
     plan = planned[2]
     record = simulate(plan.run, tmp_path)
-    whole = Summary.of(plan, record)
+    whole = Summary.of(plan, record, show=["table", "dynamics"])
     result, lines = result_of(record), lines_of(record)
     assert whole.key == plan.key
     selected = json.loads(whole.model_dump_json(exclude_none=True))["selected"]
@@ -213,11 +213,12 @@ def test_a_summary_holds_what_the_record_says(tmp_path: Path, planned: list[Plan
         test = {name: value for name, value in stored["test"].items() if value is not None}
         assert selected.pop(evaluation) == {**stored, "test": test}
     assert not selected
-    assert whole.curves[Correction.RAW]["test"] == [round(line["raw"]["test"]["accuracy"], 5) for line in lines]
+    assert whole.curve == [round(line["raw"]["test"]["accuracy"], 5) for line in lines]
     assert whole.federation is not None
     assert whole.federation.alpha == lines[-1]["weights"]["alpha"]
     assert sum(map(sum, whole.federation.counts)) == whole.samples == result["samples"]
-    short = Summary.of(plan, record, metric="macro_f1", whole=False)
-    assert (short.curves, short.federation) == ({}, None)
-    assert Summary.of(plan, record, metric="macro_f1").curves != whole.curves
+    short = Summary.of(plan, record)
+    assert (short.curve, short.federation) == ([], None)
+    assert not Summary.of(plan, record, show=["table"]).curve
+    assert Summary.of(plan, record, metric="macro_f1", show=["dynamics"]).curve != whole.curve
     assert Summary.model_validate_json(json.dumps(whole.model_dump(exclude_none=True))) == whole

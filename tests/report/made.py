@@ -16,7 +16,7 @@ from fedpals.report.exhibit import Exhibit
 from fedpals.report.figures import compose
 from fedpals.report.finished import FinishedExperiment
 from fedpals.report.watched import WatchedRun
-from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation.record import SelectedRound
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def summary(row: str, method: str, seed: int, accuracy: float, **changes: Any) -
         "digest": f"{row}{method}{seed}",
         "run": {**run, **point},
         "selected": {Evaluation.RAW: selected(accuracy), Evaluation.PRIOR: selected(accuracy + PRIOR)},
-        "curves": {correction: _curves(accuracy) for correction in (Correction.RAW, Correction.PRIOR)},
+        "curve": [0.1, accuracy],
         "federation": FinalView(labels=LABELS, counts=COUNTS, target=TARGET, participants=[0], alpha=[1.0]),
         "projection_distance": 0.1 * (seed + 1) if method != "Oracle" else 0.0,
         "clients": 4,
@@ -100,10 +100,6 @@ def summary(row: str, method: str, seed: int, accuracy: float, **changes: Any) -
 def selected(accuracy: float, at: int = 2, score: float | None = None) -> SelectedRound:
     test = Metrics(accuracy, macro_f1=accuracy / 2, per_label=(accuracy, None, accuracy / 2))
     return SelectedRound(at, accuracy if score is None else score, test)
-
-
-def _curves(accuracy: float) -> dict[str, list[float]]:
-    return {"validation": [0.1, accuracy], "test": [0.1, accuracy]}
 
 
 def summaries() -> list[Summary]:

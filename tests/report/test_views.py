@@ -11,7 +11,7 @@ from fedpals import InputError
 from fedpals.experiments.results import Summary
 from fedpals.report.finished import FinishedExperiment
 from fedpals.report.sheet import Sheet
-from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.shift.evaluation import Evaluation
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
 
@@ -141,10 +141,7 @@ def test_distance_is_over_seeds_and_never_oracles() -> None:
 
 def test_dynamics_have_a_panel_per_row_and_end_where_the_shortest_run_does() -> None:
     runs = made.summaries()
-    long = {
-        name: {part: [0.1, 0.5, 0.7] for part in ("validation", "test")} for name in (Correction.RAW, Correction.PRIOR)
-    }
-    runs[0] = made.summary("C = 3", "FedPALS", 0, 0.9, curves=long)
+    runs[0] = made.summary("C = 3", "FedPALS", 0, 0.9, curve=[0.1, 0.5, 0.7])
     (exhibit,) = exhibits(made.finished(runs, show=["dynamics"]))
     first, second = (ax for ax in made.figure(exhibit).axes)
     line: Any = first.lines[0]
@@ -240,7 +237,7 @@ def test_a_case_with_two_labels_has_no_simplex() -> None:
 
 def test_an_experiment_without_what_a_view_needs_simply_does_not_show_it() -> None:
     finished = made.finished()
-    bare = [run.model_copy(update={"curves": {}, "federation": None}) for run in finished.runs]
+    bare = [run.model_copy(update={"curve": [], "federation": None}) for run in finished.runs]
     views = exhibits(FinishedExperiment("made", finished.experiment, tuple(bare)))
     assert [exhibit.name for exhibit in views] == ["table", "curve", "distance", "labels"]
 

@@ -16,6 +16,7 @@ from fedpals.experiments.experiment import (
     Experiment,
     PlannedRun,
     Point,
+    View,
     cells,
     choose_points,
     choosing_evaluations,
@@ -64,7 +65,7 @@ def reproduce(
     failed = _count(experiment, results, settings)
     planned = tuning_runs(experiment, scale)
     needed = {run.key for run in planned if selection.tunes(experiment, run.row, run.method)}
-    tuning = _Phase("tuning", "tuning.jsonl", planned, needed, whole=False)
+    tuning = _Phase("tuning", "tuning.jsonl", planned, needed)
     outcome = _compute(tuning, experiment, results, settings, display)
     failed += outcome.titled
     if outcome.stopped or outcome.out_of_time:
@@ -75,7 +76,7 @@ def reproduce(
     planned = reported_runs(experiment, scale, chosen_points(experiment, results.tuning()))
     planned = [run for run in planned if (run.row, run.method) not in untuned]
     needed = {run.key for run in planned if selection.includes(run.row, run.method, run.run.seed)}
-    runs = _Phase("runs", "runs.jsonl", planned, needed, whole=True)
+    runs = _Phase("runs", "runs.jsonl", planned, needed, experiment.show)
     outcome = _compute(runs, experiment, results, settings, display)
     return Reproduced(failed + outcome.titled, outcome.left, outcome.stopped, outcome.out_of_time)
 
@@ -132,8 +133,8 @@ class _Phase:
     planned: list[PlannedRun]
     needed: set[tuple[str, str, str]]
     """Keys of the runs to compute; the results of others are kept."""
-    whole: bool
-    """Whether the summaries include curves and federation."""
+    show: Sequence[View] = ()
+    """Views that the summaries are for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +164,7 @@ def _compute(
             if event.kind == "finished":
                 planned = pending[event.run]
                 record = Record(planned.run, settings.out)
-                results.add(phase.file, Summary.of(planned, record, metric=experiment.metric, whole=phase.whole))
+                results.add(phase.file, Summary.of(planned, record, metric=experiment.metric, show=phase.show))
             show(event)
 
         outcome = sweep(runs, settings, watch)

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeAlias
+from typing import Any, BinaryIO, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedpals.engine.lock import locked
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case
-from fedpals.experiments.experiment import Experiment, PlannedRun, Point
+from fedpals.experiments.experiment import Experiment, PlannedRun, Point, View
 from fedpals.experiments.provenance import continued, provenance
 from fedpals.files import replacing, writing
 from fedpals.shift.evaluation import Correction, Evaluation
@@ -68,10 +68,6 @@ class FinalView(BaseModel):
         )
 
 
-Curves: TypeAlias = dict[Correction, dict[str, list[float]]]
-"""Metric after every round, by correction, then by "validation" and "test"."""
-
-
 class Summary(BaseModel):
     """One finished run, reduced to what tables and figures need."""
 
@@ -88,12 +84,13 @@ class Summary(BaseModel):
     run: dict[str, Any]
     """Settings of the run, as flat keys."""
     selected: dict[Evaluation, SelectedRound]
-    curves: Curves = Field(default_factory=dict)
+    curve: list[float] = Field(default_factory=list)
+    """Test metric of the model as trained after every round, where a view draws it."""
     ess: list[float] = Field(default_factory=list)
     """ESS of every round, where it was chosen while training."""
     federation: FinalView | None = None
     tallies: list[dict[str, Any]] = Field(default_factory=list)
-    """Tally of every client on its held-out samples."""
+    """Tally of every client on its held-out samples, where a view tests them."""
     projection_distance: float = 0.0
     """d(T, S) of the paper, a squared distance."""
     covered: bool = False
@@ -124,9 +121,9 @@ class Summary(BaseModel):
         return None if selected is None or selected.test is None else float(getattr(selected.test, metric))
 
     @classmethod
-    def of(cls, planned: PlannedRun, record: Record, *, metric: str = "accuracy", whole: bool = True) -> Self:
-        """Summarise a finished run; curves, federation and tallies are included only if ``whole``."""
-        result, lines = record.result(), record.lines()
+    def of(cls, planned: PlannedRun, record: Record, *, metric: str = "accuracy", show: Collection[View] = ()) -> Self:
+        """Summarise a finished run for the views ``show``; without any, nothing is kept but what tuning needs."""
+        result, lines, held_out = record.result(), record.lines(), planned.run.knowledge.held_out
         return cls(
             row=planned.row,
             method=planned.method,
@@ -135,10 +132,10 @@ class Summary(BaseModel):
             digest=planned.run.digest,
             run=planned.run.keys(),
             selected={name: replace(best, clients=None) for name, best in result.selected.items()},
-            curves=_curves(lines, metric) if whole else {},
-            ess=[round(line.choice.ess, _DIGITS) for line in lines if line.choice] if whole else [],
-            federation=FinalView.of(record.server_view()) if whole else None,
-            tallies=[t.to_json() for t in record.tallies()] if whole and planned.run.knowledge.held_out else [],
+            curve=_curve(lines, metric) if "dynamics" in show else [],
+            ess=[round(line.choice.ess, _DIGITS) for line in lines if line.choice] if show else [],
+            federation=FinalView.of(record.server_view()) if show else None,
+            tallies=[tally.to_json() for tally in record.tallies()] if "check" in show and held_out else [],
             projection_distance=result.projection_distance,
             covered=result.covered,
             clients=result.clients,
@@ -148,17 +145,9 @@ class Summary(BaseModel):
         )
 
 
-def _curves(lines: Sequence[RoundLine], metric: str) -> Curves:
-    curves: Curves = {}
-    for correction in Correction:
-        scores = [line.scores(correction) for line in lines]
-        parts = {
-            part: [round(getattr(values, metric), _DIGITS) for s in scores if (values := getattr(s, part, None))]
-            for part in ("validation", "test")
-        }
-        if nonempty := {part: values for part, values in parts.items() if values}:
-            curves[correction] = nonempty
-    return curves
+def _curve(lines: Sequence[RoundLine], metric: str) -> list[float]:
+    scores = [line.scores(Correction.RAW) for line in lines]
+    return [round(getattr(s.test, metric), _DIGITS) for s in scores if s is not None and s.test is not None]
 
 
 class Results:

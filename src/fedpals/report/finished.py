@@ -237,7 +237,7 @@ def _from_runs(path: Path) -> FinishedExperiment | None:
         row=[Row(name=row) for row in dict.fromkeys(rows)],
         method=[Column(name=name, run=keys) for name, keys in methods.items()],
     )
-    summaries = [Summary.of(p, record) for p, record in zip(planned, records, strict=True)]
+    summaries = [Summary.of(p, record, show=_RUN_VIEWS) for p, record in zip(planned, records, strict=True)]
     ordered = tuple(sorted(summaries, key=lambda s: s.seed))
     return FinishedExperiment(path.resolve().name, experiment, ordered, records=tuple(records))
 

@@ -37,7 +37,7 @@ def thumbnail(finished: FinishedExperiment) -> str:
     if "dynamics" in finished.experiment.show:
         row = finished.rows[0]
         for m in methods:
-            runs = [c["test"] for s in finished.members(row, m) for c in list(s.curves.values())[:1] if "test" in c]
+            runs = [s.curve for s in finished.members(row, m) if s.curve]
             if runs:
                 rounds = min(map(len, runs))
                 mean = np.mean([run[:rounds] for run in runs], axis=0)

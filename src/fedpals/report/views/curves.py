@@ -17,7 +17,6 @@ from fedpals.report.lines import Series, draw_ess, draw_series, name_places
 from fedpals.report.looks import BLUE, Look
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.report.table import Spread
-from fedpals.shift.evaluation import Correction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,8 +124,7 @@ def dynamics(finished: FinishedExperiment) -> list[Exhibit]:
     lines: list[list[Value | Cell]] = []
     for row in finished.rows:
         curves = {
-            method.name: [s.curves[Correction.RAW]["test"] for s in finished.members(row, method) if s.curves]
-            for method in finished.methods
+            method.name: [s.curve for s in finished.members(row, method) if s.curve] for method in finished.methods
         }
         curves = {name: runs for name, runs in curves.items() if runs}
         if not curves:
