@@ -187,6 +187,14 @@ def test_an_evaluation_that_is_used_has_a_point_of_its_own(tiny: Experiment) -> 
     assert chosen == [("FedAvg", 0.05, (RAW,)), ("FedAvg", 0.2, (PRIOR,)), ("FedPALS", 0.05, ())]  # one for both
 
 
+def test_points_may_be_chosen_at_one_scale_for_all(tiny: Experiment) -> None:
+    tuned = tiny.model_copy(update={"tuning": tiny.tuning.model_copy(update={"at": "desk"})})
+    assert tuning_runs(tuned, "paper") == tuning_runs(tuned, "desk") == tuning_runs(tiny, "desk")
+    assert tuning_runs(tiny, "paper") != tuning_runs(tiny, "desk")
+    points = choose_points(tuned, {})
+    assert reported_runs(tuned, "paper", points) == reported_runs(tiny, "paper", points)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -197,6 +205,7 @@ def test_an_evaluation_that_is_used_has_a_point_of_its_own(tiny: Experiment) -> 
         ('method = "fedavg"', 'method = "fedavgg"', "did you mean 'fedavg'?"),
         ("seeds = 2", "seeds = 0", "scale.desk.seeds is 0"),
         ("seeds = 1\n\n[scale", 'rows = ["C = 4"]\n\n[scale', "tuning.rows: there is no 'C = 4'; did you mean 'C = "),
+        ("[tuning]\nseeds", '[tuning]\nat = "dsek"\nseeds', "tuning.at: there is no 'dsek'; did you mean 'desk'?"),
         ("seeds = 1\nrun", 'methods = ["FedPAL"]\nrun', "'C = 3': there is no 'FedPAL'; did you mean 'FedPALS'?"),
         ('"fedavg" }', '"fedavg" }\nchosen_by = "prior/estimate"', "'prior/estimate', but no client holds samples out"),
         (

@@ -112,6 +112,8 @@ class Tuning(Settings):
     """Evaluations that have a point of their own, chosen by their own score."""
     scale: dict[str, Keys] = Field(default_factory=dict)
     """Settings of the tuning runs at one scale, by scale."""
+    at: str | None = None
+    """Scale at which points are chosen for every scale; each chooses its own unless given."""
 
 
 class Experiment(Settings):
@@ -145,6 +147,7 @@ class Experiment(Settings):
         if not ((rows and methods) or self.case):
             raise InputError("there is nothing to compute; give a [[row]] and a [[method]], or a [[case]]")
         references = [("tuning.rows", name, rows) for name in self.tuning.rows or ()]
+        references += [("tuning.at", name, list(self.scale)) for name in [self.tuning.at] if name]
         for row in self.row:
             where = f"methods of row {row.name!r}"
             references += [(where, name, methods) for name in (*(row.methods or ()), *row.method, *row.method_grid)]
@@ -230,7 +233,7 @@ def grid_points(experiment: Experiment, row: Row, method: Column) -> list[Point]
 
 def tuning_runs(experiment: Experiment, scale: str) -> list[PlannedRun]:
     """Return the runs that choose the points: all points of every grid with more than one, with tuning seeds."""
-    rows = experiment.tuning.rows
+    rows, scale = experiment.tuning.rows, experiment.tuning.at or scale
     extra = experiment.tuning.scale.get(scale, {})
     seeds = range(TUNING_SEED, TUNING_SEED + experiment.tuning.seeds)
     return [
