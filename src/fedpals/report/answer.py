@@ -12,7 +12,7 @@ from fedpals.report.exhibit import METRICS
 from fedpals.report.finished import EVALUATIONS, FinishedExperiment
 from fedpals.report.paired import Paired
 from fedpals.report.sheet import Cell, Mark, Sheet
-from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 
 _MAX_ROWS = 6
 _MAX_COLUMNS = 6
@@ -97,11 +97,20 @@ def _advice(finished: FinishedExperiment, choice: Choice, headline: str) -> Advi
     assert finished.baseline is not None
     metric = METRICS[finished.experiment.metric]
     mean = f"the mean of {len(choice.pairs)} rows" if len(choice.pairs) > 1 else f"{next(iter(choice.pairs))}"
-    needs_nothing = choice.use.endswith("no target data")
-    data = " It needs no sample of the target, only its label marginal." if needs_nothing else ""
     gain = f"{points(choice.gain)} {finished.baseline.name} as trained"
-    text = f"In {mean} its test {metric} is {gain}: {choice.record}.{data}"
+    text = f"In {mean} its test {metric} is {gain}: {choice.record}. {_target_data(finished, choice)}"
     return Advice(headline, text, commands(finished, choice))
+
+
+def _target_data(finished: FinishedExperiment, choice: Choice) -> str:
+    """Say what a choice needs of the target, and what of it was used to find it."""
+    if choice.evaluation.selected_by is SelectedBy.VALIDATION:
+        return "Its rounds were selected on labelled validation samples of the target."
+    need = "It needs no sample of the target, only its label marginal"
+    # The recipe is ours: on somebody's own runs, their test samples had no part in it.
+    if Evaluation.RECOMMENDED in (choice.evaluation, choice.method.chosen_by) and not finished.records:
+        return f"{need}; but its recipe was found by test accuracies of tuning seeds, so its lead is optimistic."
+    return f"{need}."
 
 
 def commands(finished: FinishedExperiment, choice: Choice) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from fedpals.report.lines import Compared, draw_compared
 from fedpals.report.paired import Paired, Verdict
 from fedpals.report.sheet import Cell, Mark, Sheet, Value
 from fedpals.report.table import Spread
-from fedpals.shift.evaluation import Evaluation
+from fedpals.shift.evaluation import Correction, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,8 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
         )
     )
     # Where the same numbers are drawn as curves, bars would only repeat them.
-    drawn = () if "curve" in finished.experiment.show else finished.rows
+    both = {Correction.RAW, Correction.PRIOR} <= {evaluation.correction for evaluation in finished.evaluations}
+    drawn = finished.rows if both and "curve" not in finished.experiment.show else ()
     panels = [
         Panel(row.name, partial(_draw_row, finished=finished, row=row), (4.8, 1.6 + 0.34 * len(methods)))
         for row in drawn
@@ -139,8 +140,10 @@ def _explained(finished: FinishedExperiment) -> str:
 
 def _draw_row(ax: Axes, finished: FinishedExperiment, row: Row) -> None:
     bars = []
+    # Where nobody has target data to select rounds by, the clients' estimate selects them.
+    first = {evaluation.correction: evaluation for evaluation in reversed(finished.evaluations)}
     for method in finished.methods:
-        raw, prior = (finished.spread(row, method, evaluation) for evaluation in (Evaluation.RAW, Evaluation.PRIOR))
+        raw, prior = (finished.spread(row, method, first[c]) for c in (Correction.RAW, Correction.PRIOR))
         reported = paper_value(row.reported.get(method.name))
         if raw and prior:
             bars.append(Compared(method.name, raw, prior, reported))
