@@ -11,7 +11,7 @@ from fedpals.report.choices import Choice, best_by_method, choices, differences,
 from fedpals.report.exhibit import METRICS
 from fedpals.report.finished import EVALUATIONS, FinishedExperiment
 from fedpals.report.paired import Paired
-from fedpals.report.sheet import Cell, Mark, Sheet
+from fedpals.report.sheet import VERDICT_MARKS, Cell, Mark, Sheet
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 
 _MAX_ROWS = 6
@@ -20,7 +20,6 @@ _MAX_BARS = 8
 """Number of methods that are compared in a picture."""
 _PREDICTABLE = (Correction.RECOMMENDED, Correction.CALIBRATED, Correction.PRIOR, Correction.RAW)
 """Uses that `fedpals predict` knows."""
-_MARKS: dict[str, Mark] = {"better": "green", "equal": "quiet", "worse": "red", "": ""}
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ def _table(finished: FinishedExperiment, ranked: Sequence[Choice], best: Choice,
         highest = max((s.mean for s in spreads if s), default=0.0)
         for choice, spread in zip(shown, spreads, strict=True):
             pair: Paired | None = choice.pairs.get(row.name)
-            below = ((pair.text(), _MARKS[pair.verdict()]),) if pair else ()
+            below = ((pair.text(), VERDICT_MARKS[pair.verdict()]),) if pair else ()
             mark: Mark = "best" if spread and spread.mean == highest else ""
             cells.append(Cell(f"{100 * spread.mean:.1f}" if spread else None, mark, "", below))
         rows.append([Cell(row.name), *cells])

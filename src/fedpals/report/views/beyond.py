@@ -19,6 +19,7 @@ from fedpals.report.lines import Series, draw_series, legend_below
 from fedpals.report.looks import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Look
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.report.table import Spread
+from fedpals.report.watched import USES
 from fedpals.shift import Homogeneity, Light, Tally, homogeneity
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.weights import solve
@@ -32,7 +33,7 @@ _RULES = {
     SelectedBy.POOLED: "pooled clients",
 }
 """Rules that choose a round, or one of several methods."""
-_CORRECTIONS = {Correction.RAW: "as trained", Correction.PRIOR: "+prior", Correction.CALIBRATED: "calibrated"}
+_CORRECTIONS = (Correction.RAW, Correction.PRIOR, Correction.CALIBRATED)
 _COLOURS = (GREY, BLUE, ORANGE)
 """Colours of the rules."""
 _LEVEL = 0.05
@@ -47,8 +48,8 @@ def selection(finished: FinishedExperiment) -> list[Exhibit]:
     panels = []
     for row in finished.rows:
         bars: dict[str, list[Spread]] = {}
-        for correction, title in _CORRECTIONS.items():
-            by_estimate = Evaluation.of(correction, SelectedBy.ESTIMATE)
+        for correction in _CORRECTIONS:
+            title, by_estimate = USES[correction], Evaluation.of(correction, SelectedBy.ESTIMATE)
             runs = [s for s in finished.runs if s.row == row.name and by_estimate in s.selected]
             names = [method.name for method in finished.methods if any(s.method == method.name for s in runs)]
             groups = {name: [[s] for s in runs if s.method == name] for name in names}

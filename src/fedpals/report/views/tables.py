@@ -13,16 +13,13 @@ from fedpals.report.exhibit import METRICS, Exhibit, settings_text
 from fedpals.report.figures import Panel
 from fedpals.report.finished import FinishedExperiment, is_oracle
 from fedpals.report.lines import Compared, draw_compared
-from fedpals.report.paired import Paired, Verdict
-from fedpals.report.sheet import Cell, Mark, Sheet, Value
+from fedpals.report.paired import Paired
+from fedpals.report.sheet import VERDICT_MARKS, Cell, Mark, Sheet, Value
 from fedpals.report.table import Spread
 from fedpals.shift.evaluation import Correction, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-_VERDICT_MARKS: dict[Verdict, Mark] = {"better": "green", "equal": "quiet", "worse": "red", "": ""}
 
 
 def table(finished: FinishedExperiment) -> list[Exhibit]:
@@ -44,7 +41,7 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
             lines.append([row.name, title, *cells])
             pairs = [finished.paired(row, method, evaluation) for method in methods]
             if finished.baseline and any(pairs):
-                compared = [Cell(pair, _VERDICT_MARKS[pair.verdict()]) if pair else Cell(None) for pair in pairs]
+                compared = [Cell(pair, VERDICT_MARKS[pair.verdict()]) if pair else Cell(None) for pair in pairs]
                 lines.append([row.name, f"{title}: difference to {finished.baseline.name}", *compared])
         if row.reported:
             values = [paper_value(row.reported.get(method.name)) for method in methods]
@@ -126,7 +123,7 @@ def _means(
 
 
 def _difference(pair: Paired | None) -> tuple[tuple[str, Mark], ...]:
-    return () if pair is None else ((pair.text(), _VERDICT_MARKS[pair.verdict()]),)
+    return () if pair is None else ((pair.text(), VERDICT_MARKS[pair.verdict()]),)
 
 
 def _explained(finished: FinishedExperiment) -> str:
