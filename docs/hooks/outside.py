@@ -19,6 +19,8 @@ OUTSIDE = {
     "examples/hospitals/README.md": "results/hospitals.md",
 }
 """Path in the repository → path in the site."""
+_TOGETHER = re.compile(r"(?<=\d) (±) (?=\d)|(?<=[Cβδε]) (=) (?=\d)")
+_NO_BREAK = "\N{NO-BREAK SPACE}\\1\\2\N{NO-BREAK SPACE}"
 _LINK = re.compile(r"(?<!\!)\[(?P<text>[^\]]*)\]\((?P<path>(?!\w+:)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -50,4 +52,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"[{link['text']}]({relative}{link['anchor'] or ''})"
 
     parts = re.split(r"(^```.*?^```)", markdown, flags=re.DOTALL | re.MULTILINE)
-    return "".join(part if part.startswith("```") else _LINK.sub(lead, part) for part in parts)
+    return "".join(part if part.startswith("```") else _unbroken(_LINK.sub(lead, part)) for part in parts)
+
+
+def _unbroken(markdown: str) -> str:
+    """Keep ``84.1 ± 14.6`` and ``C = 3`` in one line where they stand in a table."""
+    lines = markdown.split("\n")
+    return "\n".join(_TOGETHER.sub(_NO_BREAK, line) if line.startswith("|") else line for line in lines)

@@ -117,7 +117,7 @@ def prior_correction() -> Any:
         ax.set_ylim(0, 0.42)
         ax.set_yticks([])
         ax.set_xlabel("a measurement")
-        ax.legend(frameon=False, fontsize="small", loc="upper right")
+        ax.legend(frameon=False, fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
     return compose([
         Panel("clients: most are sick", partial(draw, sick=0.8)),
@@ -161,13 +161,8 @@ def gains(finished: FinishedExperiment, row: Any) -> tuple[Paired, Paired, Paire
     method = {column.name: column for column in finished.methods}
     fedavg, fedpals = method["FedAvg"], method["FedPALS"]
 
-    def by_seed(column: Any, evaluation: Evaluation) -> dict[int, float]:
-        metric = finished.experiment.metric
-        values = {s.seed: s.test(evaluation, metric) for s in finished.members(row, column, evaluation)}
-        return {seed: value for seed, value in values.items() if value is not None}
-
     pairs = [
-        Paired.of(by_seed(own, use), by_seed(fedavg, baseline))
+        Paired.of(finished.scores(row, own, use), finished.scores(row, fedavg, baseline))
         for own, use, baseline in (
             (fedpals, Evaluation.RAW, Evaluation.RAW),
             (fedavg, Evaluation.PRIOR, Evaluation.RAW),

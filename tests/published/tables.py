@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpals.experiments.experiment import Column, Row
+from fedpals.experiments.experiment import Column
 from fedpals.report.finished import EVALUATIONS, FinishedExperiment, is_oracle, read
 from fedpals.report.paired import Paired
 from fedpals.report.table import Spread
@@ -49,12 +49,6 @@ def mean_text(spread: Spread | None) -> str:
 def method(finished: FinishedExperiment, name: str) -> Column:
     """Return a method by its name."""
     return next(column for column in finished.methods if column.name == name)
-
-
-def by_seed(finished: FinishedExperiment, row: Row, column: Column, evaluation: Evaluation) -> dict[int, float]:
-    """Return the test metric of a cell's runs, by seed."""
-    runs = finished.members(row, column, evaluation)
-    return {s.seed: value for s in runs if (value := s.test(evaluation, finished.experiment.metric)) is not None}
 
 
 def pals(finished: FinishedExperiment) -> Column | None:
@@ -181,7 +175,7 @@ def correction(name: str) -> Table:
     for row in finished.rows:
         cells = []
         for own, other in pairs.values():
-            pair = Paired.of(by_seed(finished, row, *own), by_seed(finished, row, *other))
+            pair = Paired.of(finished.scores(row, *own), finished.scores(row, *other))
             cells.append("" if pair is None else pair.text())
         lines.append([row.name, *cells])
     return lines
@@ -197,7 +191,7 @@ def missing(name: str) -> Table:
         for part, title in (({*finished.by_seed(row)} - lacking, "all labels"), (lacking, "a label is missing")):
             cells = []
             for column, evaluation in columns:
-                scores = by_seed(finished, row, method(finished, column), evaluation)
+                scores = finished.scores(row, method(finished, column), evaluation)
                 values = [value for seed, value in scores.items() if seed in part]
                 cells.append(mean_text(Spread.of(values)) if values else "")
             if part:

@@ -87,7 +87,6 @@ def test_lights_alarms_and_names_of_clients() -> None:
     assert (red[2], red[3], red[4]) == ("3 red", "3", "100 %")
     assert "2 (3)" in red[8]
     assert exhibit.sheet.rows[1][2].mark == "red"
-    assert "eave out" in red[9]
     assert float(red[5]) < 1e-6 < float(green[5])
     assert float(red[6]) > 0.1 > float(green[6])
 

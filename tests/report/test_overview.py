@@ -69,6 +69,18 @@ def test_refused_updates_are_named() -> None:
     assert shop["light"] == "amber"
 
 
+def test_clients_that_have_names_keep_them() -> None:
+    run, *_ = made.watched_runs()
+    assert run.view is not None
+    spoilt = replace(run.lines[-1], refused=(Refusal(2, "far"),))
+    named = replace(run, view=replace(run.view, clients=("Nice", "Oslo", "Pisa", "Riga")), lines=[spoilt])
+    (shop,) = overview([named], "T")["federations"]
+    (weights,) = (chart for chart in shop["charts"] if chart["title"] == "Weights of the clients")
+    assert weights["names"] == ["Nice", "Oslo", "Pisa", "Riga"]
+    assert shop["refused"] == ["FedAvg, seed 0, round 3: Pisa: far"]
+    assert shop["table"]["rows"][0]["test"] == "52.0"  # one seed has no spread
+
+
 def test_before_the_first_round_and_without_any_run() -> None:
     run, *_ = made.watched_runs()
     (shop,) = overview([replace(run, lines=[], view=None)], "T")["federations"]

@@ -29,6 +29,16 @@ def texts(sheet: Sheet) -> list[list[str]]:
     return [[cell.text for cell in row] for row in sheet.rows]
 
 
+def test_rounds_that_the_estimate_selected_are_drawn_too() -> None:
+    by_estimate = {Evaluation.RAW: Evaluation.RAW_BY_ESTIMATE, Evaluation.PRIOR: Evaluation.PRIOR_BY_ESTIMATE}
+    runs = [
+        s.model_copy(update={"selected": {by_estimate[e]: s.selected[e] for e in by_estimate}})
+        for s in made.summaries()
+    ]
+    (exhibit,) = exhibits(made.finished(runs, show=["table"]))
+    assert [len(ax.patches) for ax in made.figure(exhibit).axes] == [6, 6]  # three methods, as trained and +prior
+
+
 def test_the_table_has_mean_and_std_and_the_papers_numbers() -> None:
     exhibit = only("table")
     assert exhibit.sheet.columns == ("row", "evaluation", "FedPALS", "FedAvg", "Oracle")

@@ -33,6 +33,7 @@ def _cells() -> Iterator[Case]:
         "-1": "is negative",
         "-0.5": "is negative",
         "1.5": "is fractional",
+        "1.450": "without a separator for thousands",
         "nan": "is not a finite number",
         "inf": "is not a finite number",
         "-inf": "is not a finite number",
@@ -54,7 +55,7 @@ def _cells() -> Iterator[Case]:
         '"1,000"': "without a separator for thousands",
         "10%": "counts of samples, not percentages",
         "10 %": "counts of samples, not percentages",
-        "": "blank cells mean 0",
+        "": "--blank-is-zero",
         "  ": "blank cells mean 0",
         "∞": "write digits only",
         "½": "write digits only",
@@ -66,7 +67,11 @@ def _cells() -> Iterator[Case]:
     for cell, words in bad.items():
         counts = COUNTS.replace("South,10", f"South,{cell}")
         yield _weights(
-            f"count {cell!r}", "c.csv", "South" if words.startswith("is ") else "line 3", words, counts=counts
+            f"count {cell!r}",
+            "c.csv",
+            "South" if words.startswith("is ") or cell == "1.450" else "line 3",
+            words,
+            counts=counts,
         )
     after_blank = COUNTS.replace("South,10", "\n\nSouth,abc")
     yield _weights("line numbers count blank lines", "c.csv, line 5", "'abc'", counts=after_blank)

@@ -113,6 +113,12 @@ class ServerView:
     exact_counts: tuple[tuple[int, ...], ...] | None = None
     """Where clients added noise to their counts."""
     spread: NoiseEffect | None = None
+    clients: tuple[str, ...] | None = None
+    """Names of the clients, where they have some."""
+
+    def client(self, number: int) -> str:
+        """Return a client's name, or else its number in words."""
+        return self.clients[number] if self.clients else f"client {number}"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is written."""

@@ -124,7 +124,7 @@ def looks_like_header(cell: str) -> bool:
 
 def _remedy(cell: str) -> str:
     if not cell:
-        return "write 0 if there are no samples, or say that blank cells mean 0"
+        return "write 0 if there are no samples, or say with --blank-is-zero that blank cells mean 0"
     if _THOUSANDS.fullmatch(cell):
         return "write it without a separator for thousands"
     if cell.endswith("%"):

@@ -173,6 +173,7 @@ class _InvalidCount(Exception):  # noqa: N818 -- never leaves this module
             reason = "is negative"
         elif value < _TOO_LARGE:
             reason = "is fractional"
+            remedy += ", without a separator for thousands"
         else:
             reason = "is too large to be counted exactly"
             remedy = "a client may have up to 2⁵³ (9·10¹⁵) samples: count in larger units, for instance thousands"

@@ -11,8 +11,8 @@ from fedpals.report.choices import Choice, best_by_method, choices, differences,
 from fedpals.report.exhibit import METRICS
 from fedpals.report.finished import EVALUATIONS, FinishedExperiment
 from fedpals.report.paired import Paired
-from fedpals.report.sheet import Cell, Mark, Sheet
-from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.report.sheet import VERDICT_MARKS, Cell, Mark, Sheet
+from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 
 _MAX_ROWS = 6
 _MAX_COLUMNS = 6
@@ -20,7 +20,6 @@ _MAX_BARS = 8
 """Number of methods that are compared in a picture."""
 _PREDICTABLE = (Correction.RECOMMENDED, Correction.CALIBRATED, Correction.PRIOR, Correction.RAW)
 """Uses that `fedpals predict` knows."""
-_MARKS: dict[str, Mark] = {"better": "green", "equal": "quiet", "worse": "red", "": ""}
 
 
 @dataclass(frozen=True)
@@ -97,11 +96,20 @@ def _advice(finished: FinishedExperiment, choice: Choice, headline: str) -> Advi
     assert finished.baseline is not None
     metric = METRICS[finished.experiment.metric]
     mean = f"the mean of {len(choice.pairs)} rows" if len(choice.pairs) > 1 else f"{next(iter(choice.pairs))}"
-    needs_nothing = choice.use.endswith("no target data")
-    data = " It needs no sample of the target, only its label marginal." if needs_nothing else ""
     gain = f"{points(choice.gain)} {finished.baseline.name} as trained"
-    text = f"In {mean} its test {metric} is {gain}: {choice.record}.{data}"
+    text = f"In {mean} its test {metric} is {gain}: {choice.record}. {_target_data(finished, choice)}"
     return Advice(headline, text, commands(finished, choice))
+
+
+def _target_data(finished: FinishedExperiment, choice: Choice) -> str:
+    """Say what a choice needs of the target, and what of it was used to find it."""
+    if choice.evaluation.selected_by is SelectedBy.VALIDATION:
+        return "Its rounds were selected on labelled validation samples of the target."
+    need = "It needs no sample of the target, only its label marginal"
+    # The recipe is ours: on somebody's own runs, their test samples had no part in it.
+    if Evaluation.RECOMMENDED in (choice.evaluation, choice.method.chosen_by) and not finished.records:
+        return f"{need}; but its recipe was found by test accuracies of tuning seeds, so its lead is optimistic."
+    return f"{need}."
 
 
 def commands(finished: FinishedExperiment, choice: Choice) -> tuple[str, ...]:
@@ -202,7 +210,7 @@ def _table(finished: FinishedExperiment, ranked: Sequence[Choice], best: Choice,
         highest = max((s.mean for s in spreads if s), default=0.0)
         for choice, spread in zip(shown, spreads, strict=True):
             pair: Paired | None = choice.pairs.get(row.name)
-            below = ((pair.text(), _MARKS[pair.verdict()]),) if pair else ()
+            below = ((pair.text(), VERDICT_MARKS[pair.verdict()]),) if pair else ()
             mark: Mark = "best" if spread and spread.mean == highest else ""
             cells.append(Cell(f"{100 * spread.mean:.1f}" if spread else None, mark, "", below))
         rows.append([Cell(row.name), *cells])

@@ -152,13 +152,14 @@ def draw_simplex(ax: Axes, solutions: Sequence[Weights]) -> None:
     path = np.array([w.marginal for w in solutions]) @ CORNERS
     ax.plot(*path.T, "-", color=GREEN, linewidth=1, zorder=3)
     for i, w in enumerate(solutions):
-        mark(w.marginal, "o", GREEN, "" if i else r"$\alpha^{\lambda}S$ (FedPALS)")
-    mark(weights.fedavg @ S, "s", ORANGE, r"$\alpha^{FA}S$ (FedAvg)")
-    mark(weights.projection.point, "D", BLUE, r"$\alpha^{0}S$")
+        mark(w.marginal, "o", GREEN, "" if i else "mix by FedPALS")
+    mark(weights.fedavg @ S, "s", ORANGE, "mix by FedAvg")
+    mark(weights.projection.point, "D", BLUE, "closest mix")
     mark(weights.target, "*", RED, "target T", size=15)
     ax.set_aspect("equal")
+    ax.set_ylim(-0.12, 1.02)  # room for the labels' names
     ax.axis("off")
-    ax.legend(frameon=False, loc="upper right", bbox_to_anchor=(1.12, 1.05), fontsize="small")
+    ax.legend(frameon=False, loc="upper right", bbox_to_anchor=(1.12, 0.97), fontsize="small")
 
 
 def hull(points: Vector) -> Vector:
@@ -192,5 +193,6 @@ def check_figure_path(path: Path) -> None:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in the format of its file ending, atomically."""
     check_figure_path(path)
+    undated = {"Date": None} if path.suffix.lower() == ".svg" else None  # the same figure is the same file
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150)
+        figure.savefig(temporary, dpi=150, metadata=undated)

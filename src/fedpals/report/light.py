@@ -73,6 +73,5 @@ def check_estimate(error: float | None) -> Check:
     """Say how precise the estimates of target accuracy are, from the largest of their standard errors."""
     if error is None:
         return Check("amber", "Target accuracy cannot be estimated: let clients hold samples out (held_out = 0.1).")
-    if error > _WIDE_ERROR:
-        return Check("amber", f"Estimates of target accuracy have a standard error of {100 * error:.1f} points: wide.")
-    return Check("green", f"Estimates of target accuracy have a standard error of {100 * error:.1f} points.")
+    said = f"Estimates of target accuracy have a standard error of up to {100 * error:.1f} points"
+    return Check("amber", f"{said}: wide.") if error > _WIDE_ERROR else Check("green", f"{said}.")

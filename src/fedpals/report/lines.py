@@ -105,12 +105,15 @@ def draw_compared(ax: Axes, rows: Sequence[Compared], metric: str = "accuracy") 
     ax.invert_yaxis()
     ax.set_xlim(0, 100)
     ax.set_xlabel(f"target {metric} (%), mean ± std over seeds")
+    legend_below(ax, 0.4)
+
+
+def legend_below(ax: Axes, centre: float = 0.5) -> None:
+    """Write the legend below the label of the horizontal axis, where it covers nothing."""
     from matplotlib.transforms import ScaledTranslation
 
-    below = ax.transAxes + ScaledTranslation(
-        0, -0.5, ax.figure.dpi_scale_trans
-    )  # below the label of the axis, in inches
-    place = {"loc": "upper center", "bbox_to_anchor": (0.4, 0), "bbox_transform": below}
+    below = ax.transAxes + ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)  # in inches
+    place = {"loc": "upper center", "bbox_to_anchor": (centre, 0), "bbox_transform": below}
     ax.legend(frameon=False, fontsize="small", ncols=2, **place)
 
 

@@ -76,14 +76,15 @@ def _progress(title: str, members: Sequence[WatchedRun]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _solved(view: ServerView, lam: float | None, ess: float | None) -> Weights:
-    counts = LabelCounts.of(view.counts, clients=[f"client {i}" for i in range(len(view.counts))], labels=view.labels)
+    counts = LabelCounts.of(view.counts, clients=list(map(view.client, range(len(view.counts)))), labels=view.labels)
     return solve(counts, view.target, lam=lam, ess=ess)
 
 
 @lru_cache(maxsize=64)
-def _label_shift(tallies: str, seed: int, labels: tuple[str, ...] | None) -> Homogeneity:
+def _label_shift(tallies: str, seed: int, view: ServerView | None) -> Homogeneity:
     """Test label shift with tallies, given as JSON: once, because it takes a second."""
-    return homogeneity([Tally.from_json(tally) for tally in json.loads(tallies)], seed, labels=labels)
+    names = {"clients": view.clients, "labels": view.labels} if view else {}
+    return homogeneity([Tally.from_json(tally) for tally in json.loads(tallies)], seed, **names)
 
 
 def _checks(by_method: Mapping[str, Sequence[WatchedRun]]) -> list[light.Check]:
@@ -102,8 +103,7 @@ def _checks(by_method: Mapping[str, Sequence[WatchedRun]]) -> list[light.Check]:
     tested = next((run for run in runs if run.tallies), None)
     if tested is not None:
         tallies = json.dumps([tally.to_json() for tally in tested.tallies])
-        labels = tested.view.labels if tested.view else None
-        checks.append(light.check_label_shift(_label_shift(tallies, tested.seed, labels)))
+        checks.append(light.check_label_shift(_label_shift(tallies, tested.seed, tested.view)))
     rounds = [line for run in runs for line in run.lines]
     if rounds:
         checks.append(light.check_refusals(sum(r.refused for r in runs), sum(line.participants for line in rounds)))
@@ -148,7 +148,7 @@ def _table(by_method: Mapping[str, Sequence[WatchedRun]]) -> dict[str, Any]:
                 {
                     "method": title,
                     "use": name,
-                    "test": str(Spread.of(tests.values())) if tests else "",
+                    "test": _test_text(list(tests.values())) if tests else "",
                     "estimate": _estimate_text(estimates.values()) if estimates else "",
                     "difference": pair.text() if other and pair else "",
                     "verdict": pair.verdict() if other and pair else "",
@@ -171,6 +171,11 @@ def _by_seed(
         if clients is not None:
             estimates[run.seed] = clients.target_accuracy, clients.standard_error
     return tests, estimates
+
+
+def _test_text(values: Sequence[float]) -> str:
+    """Write mean ± std over seeds; of one seed there is no spread."""
+    return str(Spread.of(values)) if len(values) > 1 else f"{100 * values[0]:.1f}"
 
 
 def _estimate_text(estimates: Any) -> str:
@@ -267,7 +272,7 @@ def _bars(
             "title": "Weights of the clients",
             "unit": _shown("%, in the last round", len(clients), len(counts), "clients"),
             "lines": [],
-            "names": [f"client {i}" for i in clients.tolist()],
+            "names": [view.client(i) for i in clients.tolist()],
             "bars": groups(series, clients),
         },
         {
@@ -287,9 +292,13 @@ def _shown(text: str, shown: int, total: int, what: str) -> str:
 def _refusals(runs: Sequence[WatchedRun]) -> list[str]:
     """Return the last refused updates, in words."""
     said = [
-        f"{run.method}, seed {run.seed}, round {line.round}: client {refusal.client}: {refusal.reason}"
+        f"{run.method}, seed {run.seed}, round {line.round}: {_name(run, refusal.client)}: {refusal.reason}"
         for run in runs
         for line in run.lines
         for refusal in line.refused
     ]
     return said[-_MAX_REASONS:]
+
+
+def _name(run: WatchedRun, client: int) -> str:
+    return run.view.client(client) if run.view is not None else f"client {client}"

@@ -68,7 +68,8 @@ class Section:
     def finding(self) -> str:
         """What came out, in a sentence."""
         said = next((item.exhibit.finding for item in self.exhibits if item.exhibit.finding), "")
-        return said or finding(self.finished) or self.finished.experiment.text.partition(". ")[0]
+        first, end, _ = self.finished.experiment.text.partition(". ")
+        return said or finding(self.finished) or first + end.strip()
 
 
 def section(finished: FinishedExperiment) -> Section:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Literal, TypeAlias
 
-from fedpals.report.paired import Paired
+from fedpals.report.paired import Paired, Verdict
 from fedpals.report.table import Spread
 
 Value: TypeAlias = Spread | Paired | float | str | None
 Mark: TypeAlias = Literal["", "best", "near", "quiet", "green", "amber", "red"]
 
+VERDICT_MARKS: dict[Verdict, Mark] = {"better": "green", "equal": "quiet", "worse": "red", "": ""}
+"""Highlighting of a paired difference."""
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",

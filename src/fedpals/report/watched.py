@@ -127,7 +127,8 @@ def watched(paths: Iterable[Path]) -> list[WatchedRun]:
     runs: list[WatchedRun] = []
     for path in paths:
         if not path.is_dir():
-            raise InputError(f"{path}: no such folder; give the folder of runs, or the record= of a Flower strategy")
+            remedy = "start the run first, and give its folder of runs, or the record= of a Flower strategy"
+            raise InputError(f"{path}: no such folder; {remedy}")
         runs += [run for folder, state in Record.states(path).items() if (run := _run(folder, state)) is not None]
         for folder in sorted(file.parent for file in path.rglob(ABOUT)):
             if (deployment := _deployment(folder, file_states(folder, (ABOUT, METRICS, SERVER_VIEW)))) is not None:

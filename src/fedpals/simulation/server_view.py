@@ -45,7 +45,8 @@ def perturb(target: npt.ArrayLike, delta: float, rng: np.random.Generator) -> Ve
 def first_view(server: Server, federation: Federation) -> ServerView:
     """Return what the server knows before the first round."""
     counts = _rows(np.asarray(server.counts.table, dtype=np.int64))
-    return ServerView(federation.dataset.labels, counts, tuple(server.target.tolist()))
+    names = federation.names or None
+    return ServerView(federation.dataset.labels, counts, tuple(server.target.tolist()), clients=names)
 
 
 def server_view(
@@ -64,6 +65,7 @@ def server_view(
         exact_target=None if np.array_equal(server.target, federation.target) else tuple(federation.target.tolist()),
         exact_counts=None if epsilon is None else _rows(federation.table),
         spread=effect,
+        clients=federation.names or None,
     )
 
 

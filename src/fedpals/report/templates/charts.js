@@ -14,7 +14,7 @@ const charts = (() => {
   function ticks(top) {
     const rough = top / 4 || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+    const step = power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough);
     return Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, i) => i * step);
   }
 

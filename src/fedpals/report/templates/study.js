@@ -38,8 +38,12 @@
       const cells = columns.map(([key]) => tag("td", { class: key === "difference" ? `number ${MARKS[row.verdict]}` : "number" }, key === "difference" && row.verdict ? `${row[key]} ${row.verdict}` : row[key]));
       return tag("tr", first ? { class: "first" } : {}, tag("th", { scope: "row" }, first ? row.method : ""), tag("td", {}, row.use), ...cells, tag("td", { class: "number" }, String(row.seeds)));
     });
-    const when = final ? "At the selected rounds." : "At the last round so far.";
-    const how = `${when} Test: mean ± standard deviation over seeds. Estimate: from samples that clients held out, ± its standard error. Difference: paired by seed, ± its standard error; equal is within two of them.`;
+    const said = {
+      test: "Test: mean ± standard deviation over seeds.",
+      estimate: "Estimate: from samples that clients held out, ± its standard error.",
+      difference: "Difference: paired by seed, ± its standard error; equal is within two of them.",
+    };
+    const how = [final ? "At the selected rounds." : "At the last round so far.", ...columns.map(([key]) => said[key])].join(" ");
     return [tag("h3", {}, "What the models are worth in the target"), tag("div", { class: "scroll two", tabindex: 0, role: "region", "aria-label": "Results" }, tag("table", {}, tag("thead", {}, head), tag("tbody", {}, ...body))), tag("p", { class: "caption" }, how)];
   }
 

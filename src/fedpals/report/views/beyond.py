@@ -15,10 +15,11 @@ from fedpals.experiments.results import Summary
 from fedpals.report.exhibit import METRICS, Exhibit
 from fedpals.report.figures import Panel
 from fedpals.report.finished import FinishedExperiment
-from fedpals.report.lines import Series, draw_series
-from fedpals.report.looks import BLUE, GREEN, GREY, ORANGE, RED, Look
+from fedpals.report.lines import Series, draw_series, legend_below
+from fedpals.report.looks import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Look
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.report.table import Spread
+from fedpals.report.watched import USES
 from fedpals.shift import Homogeneity, Light, Tally, homogeneity
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.weights import solve
@@ -32,7 +33,7 @@ _RULES = {
     SelectedBy.POOLED: "pooled clients",
 }
 """Rules that choose a round, or one of several methods."""
-_CORRECTIONS = {Correction.RAW: "as trained", Correction.PRIOR: "+prior", Correction.CALIBRATED: "calibrated"}
+_CORRECTIONS = (Correction.RAW, Correction.PRIOR, Correction.CALIBRATED)
 _COLOURS = (GREY, BLUE, ORANGE)
 """Colours of the rules."""
 _LEVEL = 0.05
@@ -47,8 +48,8 @@ def selection(finished: FinishedExperiment) -> list[Exhibit]:
     panels = []
     for row in finished.rows:
         bars: dict[str, list[Spread]] = {}
-        for correction, title in _CORRECTIONS.items():
-            by_estimate = Evaluation.of(correction, SelectedBy.ESTIMATE)
+        for correction in _CORRECTIONS:
+            title, by_estimate = USES[correction], Evaluation.of(correction, SelectedBy.ESTIMATE)
             runs = [s for s in finished.runs if s.row == row.name and by_estimate in s.selected]
             names = [method.name for method in finished.methods if any(s.method == method.name for s in runs)]
             groups = {name: [[s] for s in runs if s.method == name] for name in names}
@@ -105,20 +106,20 @@ def _draw_rules(ax: Axes, groups: Mapping[str, Sequence[Spread]], metric: str) -
     ax.set_xticks(places, list(groups))
     ax.set_ylim(0, 100)
     ax.set_ylabel(f"target {metric} (%)")
-    ax.legend(frameon=False, fontsize="small", loc="lower right", framealpha=0.8)
+    legend_below(ax)
 
 
 def check(finished: FinishedExperiment) -> list[Exhibit]:
     """Test of label shift: lights, alarms and effects of all runs with held-out samples."""
     lines: list[list[Value | Cell]] = []
-    curves: dict[str, list[float]] = {}
+    curves: dict[tuple[str, str], list[float]] = {}
     for row in finished.rows:
         for method in finished.methods:
             tests = [_test(s) for s in finished.members(row, method) if s.tallies]
             if not tests:
                 continue
             p = [test.p for test in tests]
-            curves[row.name if len(finished.methods) == 1 else f"{row.name}, {method.name}"] = p
+            curves[row.name, method.name] = p
             lights = Counter(test.light for test in tests)
             worst = max(lights, key=_LIGHTS.index)
             suspects = Counter(client for test in tests for client in test.broken_clients)
@@ -133,19 +134,19 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
                     float(statistics.median(test.effect for test in tests)),
                     float(statistics.median(test.detectable for test in tests)),
                     ", ".join(f"{client} ({count})" for client, count in suspects.most_common(4)),
-                    max(tests, key=lambda test: _LIGHTS.index(test.light)).advice,
                 ]
             )
     columns = [
         "row", "method", "light", "runs", f"alarms (p ≤ {_LEVEL:g})", "median p", "median effect V",
-        "V detectable at 80 % power", "clients named (runs)", "advice",
+        "V detectable at 80 % power", "clients named (runs)",
     ]  # fmt: skip
     caption = (
         "If clients differ only in their labels, a model makes the same errors at all of them. If that is true, at "
         f"most {_LEVEL:.0%} of the runs raise an alarm: the curve of their p-values stays below the diagonal. If it is "
         "not, the curve should rise steeply at small p."
     )
-    panel = Panel("distribution of p over runs", partial(_draw_p_values, curves=curves), (7.5, 4.2))
+    size = 7.5, 4.2 + 0.1 * len(curves)  # with the legend, two curves in a line
+    panel = Panel("distribution of p over runs", partial(_draw_p_values, curves=curves), size)
     sheet = Sheet.of(columns, lines)
     alarms = [(row[0].text, row[2].mark) for row in sheet.rows]
     red = ", ".join(dict.fromkeys(name for name, mark in alarms if mark == "red"))
@@ -160,18 +161,22 @@ def _test(summary: Summary) -> Homogeneity:
     return homogeneity(tallies, summary.seed, labels=federation.labels if federation else None)
 
 
-def _draw_p_values(ax: Axes, curves: Mapping[str, Sequence[float]]) -> None:
+def _draw_p_values(ax: Axes, curves: Mapping[tuple[str, str], Sequence[float]]) -> None:
+    """Draw a curve per row and method: rows differ in colour, methods in the style of the line."""
     ax.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="uniform p")
     ax.axvline(_LEVEL, color=GREY, linewidth=0.8)
-    styles = [(colour, style) for style in ("-", "--") for colour in (BLUE, ORANGE, GREEN, RED)]
-    for (name, values), (colour, style) in zip(curves.items(), styles * len(curves), strict=False):
+    colours, styles = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY), ("-", "--", "-.", ":")
+    rows, methods = (list(dict.fromkeys(names)) for names in zip(*curves, strict=True))
+    for (row, method), values in curves.items():
+        colour, style = colours[rows.index(row) % len(colours)], styles[methods.index(method) % len(styles)]
+        name = f"{row}, {method}" if len(methods) > 1 else row
         p = np.sort([0.0, *values, 1.0])
         share = np.clip(np.arange(len(p)) / len(values), 0, 1)
         ax.step(p, share, where="post", color=colour, linestyle=style, label=f"{name} ({len(values)} runs)")
     ax.set_xlim(-0.02, 1.02)
     ax.set_xlabel("p")
     ax.set_ylabel("share of runs")
-    ax.legend(frameon=False, fontsize="small")
+    legend_below(ax)
 
 
 def unknown(finished: FinishedExperiment) -> list[Exhibit]:

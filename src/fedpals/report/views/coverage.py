@@ -7,12 +7,12 @@ from collections.abc import Collection
 from fedpals.experiments.experiment import Column, Row
 from fedpals.experiments.results import Summary
 from fedpals.report.exhibit import METRICS, Exhibit
-from fedpals.report.finished import FinishedExperiment, is_oracle
+from fedpals.report.finished import EVALUATIONS, FinishedExperiment, is_oracle
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.report.table import Spread
 from fedpals.shift.evaluation import Evaluation
 
-_EVALUATIONS = {Evaluation.RAW: "as trained", Evaluation.PRIOR: "+prior"}
+_SHOWN = (Evaluation.RAW, Evaluation.PRIOR)
 
 
 def coverage(finished: FinishedExperiment) -> list[Exhibit]:
@@ -22,14 +22,14 @@ def coverage(finished: FinishedExperiment) -> list[Exhibit]:
         lacking = {seed for seed, summary in finished.by_seed(row).items() if lacks_label(summary)}
         complete = finished.by_seed(row).keys() - lacking
         for group, seeds in (("every label of the target", complete), ("a label is missing", lacking)):
-            for evaluation, title in _EVALUATIONS.items():
+            for evaluation in _SHOWN:
                 spreads = [_spread(finished, row, method, evaluation, seeds) for method in finished.methods]
                 if any(spreads):
                     cells = [
                         Cell(spread, "quiet" if is_oracle(method.run) else "")
                         for method, spread in zip(finished.methods, spreads, strict=True)
                     ]
-                    lines.append([row.name, f"{group}, {title}", float(len(seeds)), *cells])
+                    lines.append([row.name, f"{group}, {EVALUATIONS[evaluation]}", float(len(seeds)), *cells])
     caption = (
         f"Test {METRICS[finished.experiment.metric]} in the target domain in %, mean ± standard deviation over seeds, "
         "apart for federations whose clients together have every label of the target and for those where nobody has "
@@ -52,7 +52,5 @@ def lacks_label(summary: Summary) -> bool:
 def _spread(
     finished: FinishedExperiment, row: Row, method: Column, evaluation: Evaluation, seeds: Collection[int]
 ) -> Spread | None:
-    members = [summary for summary in finished.members(row, method, evaluation) if summary.seed in seeds]
-    values = [summary.test(evaluation, finished.experiment.metric) for summary in members]
-    present = [value for value in values if value is not None]
-    return Spread.of(present) if present else None
+    values = [value for seed, value in finished.scores(row, method, evaluation).items() if seed in seeds]
+    return Spread.of(values) if values else None

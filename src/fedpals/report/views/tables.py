@@ -13,16 +13,13 @@ from fedpals.report.exhibit import METRICS, Exhibit, settings_text
 from fedpals.report.figures import Panel
 from fedpals.report.finished import FinishedExperiment, is_oracle
 from fedpals.report.lines import Compared, draw_compared
-from fedpals.report.paired import Paired, Verdict
-from fedpals.report.sheet import Cell, Mark, Sheet, Value
+from fedpals.report.paired import Paired
+from fedpals.report.sheet import VERDICT_MARKS, Cell, Mark, Sheet, Value
 from fedpals.report.table import Spread
-from fedpals.shift.evaluation import Evaluation
+from fedpals.shift.evaluation import Correction, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-_VERDICT_MARKS: dict[Verdict, Mark] = {"better": "green", "equal": "quiet", "worse": "red", "": ""}
 
 
 def table(finished: FinishedExperiment) -> list[Exhibit]:
@@ -44,7 +41,7 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
             lines.append([row.name, title, *cells])
             pairs = [finished.paired(row, method, evaluation) for method in methods]
             if finished.baseline and any(pairs):
-                compared = [Cell(pair, _VERDICT_MARKS[pair.verdict()]) if pair else Cell(None) for pair in pairs]
+                compared = [Cell(pair, VERDICT_MARKS[pair.verdict()]) if pair else Cell(None) for pair in pairs]
                 lines.append([row.name, f"{title}: difference to {finished.baseline.name}", *compared])
         if row.reported:
             values = [paper_value(row.reported.get(method.name)) for method in methods]
@@ -62,7 +59,8 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
         )
     )
     # Where the same numbers are drawn as curves, bars would only repeat them.
-    drawn = () if "curve" in finished.experiment.show else finished.rows
+    both = {Correction.RAW, Correction.PRIOR} <= {evaluation.correction for evaluation in finished.evaluations}
+    drawn = finished.rows if both and "curve" not in finished.experiment.show else ()
     panels = [
         Panel(row.name, partial(_draw_row, finished=finished, row=row), (4.8, 1.6 + 0.34 * len(methods)))
         for row in drawn
@@ -125,7 +123,7 @@ def _means(
 
 
 def _difference(pair: Paired | None) -> tuple[tuple[str, Mark], ...]:
-    return () if pair is None else ((pair.text(), _VERDICT_MARKS[pair.verdict()]),)
+    return () if pair is None else ((pair.text(), VERDICT_MARKS[pair.verdict()]),)
 
 
 def _explained(finished: FinishedExperiment) -> str:
@@ -139,8 +137,10 @@ def _explained(finished: FinishedExperiment) -> str:
 
 def _draw_row(ax: Axes, finished: FinishedExperiment, row: Row) -> None:
     bars = []
+    # Where nobody has target data to select rounds by, the clients' estimate selects them.
+    first = {evaluation.correction: evaluation for evaluation in reversed(finished.evaluations)}
     for method in finished.methods:
-        raw, prior = (finished.spread(row, method, evaluation) for evaluation in (Evaluation.RAW, Evaluation.PRIOR))
+        raw, prior = (finished.spread(row, method, first[c]) for c in (Correction.RAW, Correction.PRIOR))
         reported = paper_value(row.reported.get(method.name))
         if raw and prior:
             bars.append(Compared(method.name, raw, prior, reported))
