@@ -1,15 +1,17 @@
 """A hospital: it trains on its own patients as the server's method says. FLARE runs this script at every site."""
 
 import sys
+from typing import Any
 
 from fedpals.nvflare import Trainee, run_client
 from fedpals.simulation.run import Run
 from fedpals.simulation.worker import Worker
 
 
-def hospitals(target: str, rounds: int) -> Worker:
+def hospitals(target: str, rounds: int, **method: Any) -> Worker:
     """Return data, network and training plan; everybody scales the 13 variables in the way that they agreed on."""
-    return Worker(Run.of(task="heart", target_client=target, rounds=rounds, model="logistic", learning_rate=0.03))
+    plan = {"rounds": rounds, "model": "logistic", "learning_rate": 0.03}
+    return Worker(Run.of(task="heart", target_client=target, **plan, **method))
 
 
 def names(worker: Worker) -> list[str]:

@@ -291,3 +291,16 @@ def test_for_fedavg_the_bound_is_twice_the_weight() -> None:
     for client in range(10):
         sizes = np.delete(COUNTS.sizes, client)
         assert change_of_weights(alpha, sizes / sizes.sum(), client) == pytest.approx(2 * alpha[client])
+
+
+def test_for_the_stores_the_bound_is_at_most_twice_the_largest_weight() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "retail"
+    counts, target = (np.loadtxt(folder / name, delimiter=",", skiprows=1, usecols=columns)
+                      for name, columns in (("stores.csv", (1, 2, 3)), ("new-store.csv", 1)))  # fmt: skip
+    alpha = solve(counts, target, ess=0.5).alpha
+    changes = [
+        change_of_weights(alpha, solve(np.delete(counts, i, axis=0), target, ess=0.5).alpha, i) for i in range(6)
+    ]
+    assert max(changes) == pytest.approx(2 * alpha.max())
+    assert all(change >= 2 * a - 1e-9 for change, a in zip(changes, alpha, strict=True))
+    assert any(change > 2.5 * a for change, a in zip(changes, alpha, strict=True))

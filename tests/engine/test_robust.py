@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedpals.engine.aggregation import median_weights, weighted_median
 from fedpals.engine.client import Update
 from fedpals.engine.outliers import outliers
 from fedpals.engine.server import DivergedError
+from fedpals.engine.state import ServerState
 from tests.engine.servers import advance, no_losses, server
 
 HONEST = {i: [1.0 + 0.1 * i, 0.2 * (-1) ** i, 0.0] for i in range(10)}
@@ -89,15 +91,71 @@ def moves_of(norms: list[float], states: list[float] | None = None) -> dict[int,
         ([0.0, 0.0, 0.0, 1.0], []),  # most stand still: no scale
         ([0.1, 0.4, 1.0, 3.0, 9.0], []),  # very different, all of them
         ([1.0] * 6 + [9.0], []),
+        ([0.0, 0.0, 0.0, 1.0, 1.1, 1e30], [5]),  # those that stand still give no scale, and take none away
     ],
 )
 def test_which_updates_are_far(norms: list[float], far: list[int]) -> None:
-    assert [o.client for o in outliers(moves_of(norms), torch.zeros(2))] == far
+    assert [o.client for o in outliers(moves_of(norms), torch.zeros(2), np.ones(len(norms)), {})[0]] == far
 
 
 def test_a_control_variate_can_be_far_too() -> None:
-    (found,) = outliers(moves_of([1.0, 1.0, 1.0], [0.5, 0.4, 1e9]), torch.zeros(2))
+    (found,), _ = outliers(moves_of([1.0, 1.0, 1.0], [0.5, 0.4, 1e9]), torch.zeros(2), np.ones(3), {})
     assert (found.client, found.what) == (2, "rule's vector")
+
+
+@pytest.mark.parametrize(("sizes", "far"), [([10, 10], [1]), ([10, 1000], []), ([1000, 10], [1])])
+def test_a_long_update_of_a_large_client_is_not_far(sizes: list[int], far: list[int]) -> None:
+    found, _ = outliers(moves_of([1.0, 50.0]), torch.zeros(2), np.array(sizes, dtype=float), {})
+    assert [o.client for o in found] == far
+
+
+def test_a_client_that_moves_on_while_the_others_stand_still_is_not_far() -> None:
+    own = server(outliers="refuse")
+    for scale in (1.0, 0.1, 1e-3, 1e-9):
+        assert not advance(own, {4: [1.5, 0.0, 0.0]}, others=[scale, 0.0, 0.0]).refused
+
+
+@pytest.mark.parametrize("growth", [3.0, 9.0, 60.0])
+def test_whoever_grows_little_by_little_is_far_in_the_end(growth: float) -> None:
+    own, sent = server(outliers="refuse"), []
+    for number in range(6):
+        norm = growth**number
+        sent.append((norm, [r.client for r in advance(own, {4: [norm, 0.0, 0.0]}, others=[1.0, 0.0, 0.0]).refused]))
+    assert all(refused == ([4] if norm > 50.0 else []) for norm, refused in sent)
+    assert sent[-1][1] == [4]
+
+
+def test_whoever_was_alone_in_a_round_is_no_measure_of_itself() -> None:
+    own = server(outliers="refuse")
+    everyone = own.participants(1)
+    alone = lambda clients: [Update(torch.full((3,), 1e3), 0.5, 1) for _ in clients]  # noqa: E731
+    own.advance(everyone[4:5], alone, no_losses)
+    assert not own.state.lengths["update"]
+    done = advance(own, {4: [1e3, 0.0, 0.0]}, others=[1.0, 0.0, 0.0])
+    assert [refusal.client for refusal in done.refused] == [4]
+
+
+def test_what_is_usual_is_in_the_checkpoint(tmp_path: Path) -> None:
+    own = server(outliers="refuse")
+    advance(own, {4: [1.5, 0.0, 0.0]}, others=[1.0, 0.0, 0.0])
+    own.state.save(tmp_path / "state")
+    resumed = server(state=ServerState.load(tmp_path / "state"), outliers="refuse")
+    assert resumed.state.lengths == own.state.lengths
+    assert not advance(resumed, {4: [1.5, 0.0, 0.0]}, others=[1e-6, 0.0, 0.0]).refused
+
+
+def test_the_first_client_does_not_decide_how_long_the_rules_vectors_are() -> None:
+    def train(clients: Sequence[int]) -> list[Update]:
+        states = [torch.ones(1 if i == 0 else 2) for i in clients]
+        return [Update(torch.ones(3), 0.5, 1, None if i == 7 else s) for i, s in zip(clients, states, strict=True)]
+
+    own = server(method="scaffold")
+    refused = own.advance(own.participants(1), train, no_losses).refused
+    assert [(r.client, r.reason) for r in refused] == [
+        (0, "the rule's vector has shape (1,) instead of (2,)"),
+        (7, "it sends no vector of the rule"),
+    ]
+    assert sorted(own.state.clients) == [1, 2, 3, 4, 5, 6, 8, 9]
 
 
 LIE: dict[int, Any] = {**HONEST, 4: [-50.0, 0.0, 0.0]}

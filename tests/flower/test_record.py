@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Array, Message
 
 from fedpals.flower import strategy
 from fedpals.report.overview import overview
@@ -43,6 +45,30 @@ def test_a_deployment_can_be_watched_and_continues_its_record(tmp_path: Path) ->
     assert all(
         math.isfinite(point[1]) for chart in page["charts"] for line in chart["lines"] for point in line["points"]
     )
+
+
+def test_the_record_has_far_updates_and_what_privacy_costs_and_is_its_owners_alone(tmp_path: Path) -> None:
+    run = worker(method="fedavg")
+    grid = grid_of(run)
+
+    def lie(reply: Message) -> Message:
+        if reply.metadata.message_type == "train":
+            for key, array in reply.content.array_records["arrays"].items():
+                reply.content.array_records["arrays"][key] = Array(-1e6 * array.numpy() - np.float32(1e6))
+        return reply
+
+    grid.spoil[grid.node(2)] = lie
+    settings: dict[str, Any] = {"fraction_evaluate": 0.0, "wait": 0.05}
+    strategy("fedavg", record=tmp_path / "lie", **settings).start(grid, initial(run), num_rounds=1)
+    (seen,) = watched([tmp_path / "lie"])
+    assert [outlier.client for outlier in seen.lines[0].outliers] == [2]
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "lie").iterdir()} == {0o600}
+    pytest.importorskip("dp_accounting")
+    private = strategy("fedavg", record=tmp_path / "dp", clip_update=1.0, noise_multiplier=1.0, **settings)
+    private.start(grid_of(run), initial(run), num_rounds=1)
+    (seen,) = watched([tmp_path / "dp"])
+    assert seen.lines[0].privacy is not None
+    assert seen.lines[0].privacy == private.rounds[0].privacy
 
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

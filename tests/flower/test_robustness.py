@@ -151,6 +151,23 @@ def test_a_users_own_average_of_training_metrics_gets_the_replies() -> None:
     assert metrics["samples"] == server.rounds[0].trained
 
 
+def test_metrics_that_a_users_own_average_cannot_use_do_not_end_the_run(log: pytest.LogCaptureFixture) -> None:
+    def average(replies: list[RecordDict], key: str) -> MetricRecord:
+        return MetricRecord({"samples": float(np.sum([r.metric_records["metrics"][key] for r in replies]))})
+
+    grid = four()
+
+    def spoilt(reply: Message) -> Message:
+        if reply.metadata.message_type == "train":
+            reply.content["metrics"] = MetricRecord({"train_loss": 1.0})
+        return reply
+
+    grid.spoil[grid.node(0)] = spoilt
+    metrics = fedpals(train_metrics_aggr_fn=average).start(grid, start(), num_rounds=2).train_metrics_clientapp
+    assert [set(metrics[number]) >= {"ess", "trained"} for number in (1, 2)] == [True, True]
+    assert any("round 1: the training metrics cannot be averaged (KeyError" in r.getMessage() for r in log.records)
+
+
 def test_a_plain_training_message_is_what_flowers_fedavg_sends() -> None:
     grid = four()
     fedpals().start(grid, start(), num_rounds=2, train_config=ConfigRecord({"lr": 0.1}))
@@ -391,6 +408,22 @@ def test_a_broken_control_variate_is_refused(vector: Any) -> None:
     server = SCAFFOLD(**QUIET)
     server.start(grid, initial(worker), num_rounds=2)
     assert [[r.client for r in result.refused] for result in server.rounds] == [[3], [3]]
+
+
+def test_a_vector_that_the_rule_does_not_keep_is_not_kept() -> None:
+    grid = four()
+
+    def spoilt(reply: Message) -> Message:
+        if reply.metadata.message_type == "train":
+            reply.content["fedpals.client"] = ArrayRecord({"vector": Array(np.ones(10**6, np.float32))})
+        return reply
+
+    grid.spoil[grid.node(0)] = spoilt
+    server = fedpals()
+    server.start(grid, start(), num_rounds=2)
+    assert server._session is not None
+    assert server._session.state.clients == {}
+    assert all("fedpals.client" not in message.content for message in grid.sent)
 
 
 def test_evaluations_that_do_not_fit_together_do_not_end_the_run(log: pytest.LogCaptureFixture) -> None:

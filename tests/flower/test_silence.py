@@ -170,6 +170,26 @@ def test_one_unreadable_reply_does_not_take_the_others_with_it() -> None:
     ]
 
 
+@pytest.mark.parametrize("question", ["train", "query.labelcounts"])
+def test_an_answer_to_another_question_is_refused_and_keeps_nobody_waiting(
+    question: str, log: pytest.LogCaptureFixture
+) -> None:
+    grid = four()
+
+    def spoilt(reply: Message) -> Message:
+        if reply.metadata.message_type == question:
+            reply.metadata.message_type = "evaluate"
+        return reply
+
+    grid.spoil[grid.node(1)] = spoilt
+    server = fedpals(**IMPATIENT)
+    began = time.monotonic()
+    server.start(grid, start(), num_rounds=2)
+    assert time.monotonic() - began < 3.0
+    assert len(server.rounds[0].participants) == 3
+    assert warnings(log, f"it answers evaluate where it was asked {question}")
+
+
 def test_a_lost_superlink_is_nobodys_refusal() -> None:
     grid = four()
 

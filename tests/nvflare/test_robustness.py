@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import pickle
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -36,7 +37,8 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def spoiling(task: str, spoil: Spoil, method: str = "fedpals", **settings: Any) -> Rounds:
-    """Rounds in which one site spoils its answers to a task."""
+    """Rounds in which one site spoils its answers to a task; far updates are refused, as in every job by default."""
+    settings.setdefault("protection", Protection(outliers="refuse"))
     exchange = FakeExchange(worker(method))
     exchange.spoil[task, LIAR] = spoil
     return started(worker(method), exchange, **settings)
@@ -97,10 +99,15 @@ UPDATES = {
     "dtype": (change(lambda a: a.astype(np.float64)), "is float64"),
     "text": (change(lambda _: "weights"), "of type str instead of numpy arrays"),
     "list": (change(lambda a: a.tolist()), "of type list instead of numpy arrays"),
+    "pickle": (change(pickle.dumps), "of type bytes instead of numpy arrays"),
+    "far": (change(lambda a: -50 * a - 50), "times the median of the round's clients"),
+    "10³⁰": (change(lambda a: 1e30 * a + np.float32(1e30)), "times the median of the round's clients"),
+    "infinite loss": (loss(math.inf), "its loss is inf"),
     "objects": (change(lambda a: a.astype("S8")), "instead of float32"),
     "keys": (rename, "missing arrays ["),
     "no parameters": (lambda _: FLModel(metrics={}), "it sends no parameters"),
     "loss": (loss(math.nan), "its loss is nan"),
+    "counts of fractions": (meta(counts=[0.5] * 10), "not whole numbers"),
     "other counts": (meta(counts=[5] * 10), "its label counts changed"),
     "no counts": (meta(counts="many"), "not whole numbers"),
     "silent": (lambda _: "no reply within 3600 s", "no reply within 3600 s"),
@@ -131,6 +138,9 @@ RULE_VECTORS = {
     "dtype": (meta(client=np.zeros(650)), "float64 (650,) instead of a flat float32"),
     "nan": (meta(client=np.full(650, np.nan, np.float32)), "entries of the rule's vector are NaN"),
     "text": (meta(client="zeros"), "the rule's vector is str"),
+    "missing": (meta(client=None), "it sends no vector of the rule"),
+    "far": (meta(client=np.full(650, 1e9, np.float32)), "the norm of its rule's vector is"),
+    "array for a name": (meta(rule={"name": np.zeros(2)}), "does not confirm"),
     "another rule": (meta(rule={"name": "sgd"}), "does not confirm that it trained with the client rule 'scaffold'"),
 }
 
@@ -152,6 +162,8 @@ COUNTS = {
     "nested": (meta(counts=[[1] * 10]), "not whole numbers"),
     "ragged": (meta(counts=[[1], [1, 2]]), "cannot be read"),
     "text": (meta(counts="abc"), "not whole numbers"),
+    "nan": (meta(counts=[math.nan] * 10), "not whole numbers"),
+    "nan as noise": (meta(epsilon=math.nan), "ε of its noisy counts is nan"),
     "huge": (meta(counts=[2**60] * 10), "too large to be counted exactly"),
 }
 
@@ -193,6 +205,38 @@ def test_a_large_claim_is_capped_and_named(caplog: pytest.LogCaptureFixture) -> 
     rounds = spoiling(messages.LABEL_COUNTS, meta(counts=[10**6] * 10), max_samples=500)
     rounds.advance()
     assert f"{LIAR} claims 10000000 samples and counts as 500" in warnings(caplog)
+
+
+def test_a_site_that_claims_far_more_than_all_others_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    rounds = spoiling(messages.LABEL_COUNTS, meta(counts=[10**12] + [0] * 9))
+    rounds.advance()
+    (warning,) = (line for line in warnings(caplog) if "claims" in line)
+    assert warning.startswith(f"{LIAR} claims 1000000000000 samples, all 4 others together ")
+    assert "max_samples or max_weight" in warning
+
+
+@pytest.mark.parametrize("value", [10**400, "much", None, [1.0], math.nan])
+def test_a_loss_that_cannot_be_read_is_none(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert math.isnan(messages.read_loss(FLModel(metrics={"loss": value})))
+    rounds = spoiling(messages.LOSS, lambda _: FLModel(metrics={"loss": "much"}), "afl")
+    rounds.advance()
+    assert f"{LIAR} sends no loss; its share of AFL's mixture stays the same" in warnings(caplog)
+
+
+def test_a_vector_that_the_rule_does_not_keep_is_not_kept() -> None:
+    rounds = spoiling(messages.TRAIN, meta(client=np.ones(10**6, np.float32)))
+    assert rounds.advance().refused == ()
+    assert rounds.state.clients == {}
+
+
+def test_with_noise_for_privacy_nan_counts_as_no_change() -> None:
+    pytest.importorskip("dp_accounting")
+    protection = Protection(clip_update=1.0, noise_multiplier=1.0)
+    rounds = spoiling(messages.TRAIN, change(poisoned(math.nan)), protection=protection)
+    plain = started(worker(), protection=protection).advance()
+    result = rounds.advance()
+    assert result.alpha.tolist() == plain.alpha.tolist()
+    assert [rounds.name(refusal.client) for refusal in result.refused] == [LIAR]
 
 
 def test_a_difference_of_parameters_is_added_to_the_global_ones() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from fedpals.engine.client import Update
-from fedpals.engine.outliers import outliers, shortened_update
+from fedpals.engine.outliers import Lengths, outliers, shortened_update
 from fedpals.engine.protection import Protection
-from fedpals.engine.refusal import why_refused
+from fedpals.engine.refusal import usual_shape, why_refused
 from fedpals.engine.round import Outlier, Refusal
 from fedpals.errors import FedpalsError
 from fedpals.labels import Indices, Vector
@@ -36,6 +36,8 @@ class Collected:
     updates: dict[int, Update]
     refused: tuple[Refusal, ...]
     outliers: tuple[Outlier, ...]
+    lengths: Lengths
+    """What is usual for each client from now on."""
 
     @property
     def vectors(self) -> list[Tensor | None]:
@@ -66,26 +68,33 @@ def collect(
     train: Train,
     *,
     start: Tensor,
+    sizes: Vector,
+    lengths: Lengths,
+    keeps_vectors: bool,
     rule_vector: Tensor | None,
     protection: Protection,
 ) -> Collected:
     """Train every participant that has weight in a candidate; refuse what cannot be used, weigh the rest afresh.
 
-    ``start`` is the global vector; ``rule_vector`` is one of the rule's vectors, where there is one. With privacy an
-    update with values that cannot be used counts as no change, because weights must not depend on samples.
+    ``start`` is the global vector; ``sizes`` are all clients' numbers of samples, and ``lengths`` what is usual for
+    them; ``rule_vector`` is one of the rule's vectors, where it ``keeps_vectors`` and has some. With privacy an update
+    with values that cannot be used counts as no change, because weights must not depend on samples.
     """
     updates: dict[int, Update] = {}
     refused: list[Refusal] = []
     named: list[Outlier] = []
+    shape = None if rule_vector is None else rule_vector.shape
     while participants.size:
         candidates = weigh(participants)
         weighed = participants[np.any(candidates, axis=0)].tolist()
         missing = [i for i in weighed if i not in updates]
-        for i, update in zip(missing, train(missing) if missing else (), strict=True):
-            reason = update if isinstance(update, str) else why_refused(update, start, rule_vector)
+        replies = list(train(missing)) if missing else []
+        if replies and keeps_vectors and shape is None:
+            shape = usual_shape(replies, start)
+        for i, update in zip(missing, replies, strict=True):
+            reason = update if isinstance(update, str) else why_refused(update, start, shape)
             if isinstance(update, Update) and reason is None:
                 updates[i] = update
-                rule_vector = update.state if rule_vector is None else rule_vector
             elif isinstance(update, Update) and protection.private and update.vector.shape == start.shape:
                 updates[i] = Update(start, None, update.steps)
                 refused.append(Refusal(i, f"{reason}; with noise for privacy it counts as no change"))
@@ -94,7 +103,10 @@ def collect(
                 participants = participants[participants != i]
         if missing:
             continue
-        far = [] if protection.private else outliers({i: updates[i] for i in weighed}, start)
+        far: list[Outlier] = []
+        after = lengths
+        if not protection.private:
+            far, after = outliers({i: updates[i] for i in weighed}, start, sizes, lengths)
         named += far
         for outlier in far if protection.outliers == "clip" else ():
             updates[outlier.client] = shortened_update(updates[outlier.client], start, outlier)
@@ -106,6 +118,6 @@ def collect(
             continue
         if protection.private and all(updates[i].vector is start for i in weighed):
             break
-        return Collected(participants, candidates, updates, tuple(refused), tuple(named))
+        return Collected(participants, candidates, updates, tuple(refused), tuple(named), after)
     examples = "; ".join(f"client {refusal.client}: {refusal.reason}" for refusal in refused[:3])
     raise DivergedError(f"round {number}: no client returned a usable update ({examples or 'nobody took part'})")

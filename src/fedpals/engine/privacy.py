@@ -16,7 +16,7 @@ import numpy as np
 from fedpals.engine.round import PrivacySpent
 from fedpals.errors import InputError, MissingExtraError
 from fedpals.labels import Indices, Vector
-from fedpals.methods import ClientRule, Method
+from fedpals.methods import Method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ _TOLERANCE = 1e-9
 def check_method(method: Method) -> None:
     """Raise `InputError` if a method sends or uses something about clients that no noise covers."""
     rule, weighting = method.rule, method.weighting
-    if type(rule).client_state is not ClientRule.client_state:
+    if rule.keeps_vectors:
         raise InputError(
             f"clip_update: {method.title} sends every client a mean of the clients' own vectors (control variates), "
             "which carries no noise; use another client rule, as fedprox"

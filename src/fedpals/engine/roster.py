@@ -8,7 +8,7 @@ have names.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -24,6 +24,11 @@ Node = TypeVar("Node", int, str)
 
 _LARGEST_EXACT_COUNT = 2.0**53
 """Bound up to which float64 represents every whole number exactly."""
+_GIANT = 10
+"""A client that claims more than this times the samples of all others together is named in a warning."""
+
+Name = Callable[[int], str]
+"""How the engine calls the client of a row."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +199,23 @@ class Roster(Generic[Node]):
         """Rows of clients that claim more than ``cap`` samples."""
         cap = self.cap
         return [] if cap is None else [i for i, member in enumerate(self.members) if sum(member.counts) > cap]
+
+    def claims(self, new: Iterable[Node], name: Name) -> list[str]:
+        """Return a line for every client whose claim decides the weights; for a capped one only if it is ``new``."""
+        rows, nodes = self.present.tolist(), set(new)
+        sizes = {row: sum(self.members[row].counts) for row in rows}
+        lines = []
+        for row, size in sizes.items():
+            others = sum(sizes.values()) - size
+            if row in self.capped:
+                if self.members[row].node in nodes:
+                    lines.append(f"{name(row)} claims {size} samples and counts as {self.cap}")
+            elif others and size > _GIANT * others:
+                lines.append(
+                    f"{name(row)} claims {size} samples, all {len(rows) - 1} others together {others}: the weights "
+                    "depend on whether that is true; max_samples or max_weight would bound it"
+                )
+        return lines
 
 
 def _rank(number: int | None) -> tuple[bool, int]:

@@ -127,6 +127,9 @@ class Server:
             self._candidates,
             train,
             start=state.vector,
+            sizes=self.counts.sizes,
+            lengths=state.lengths,
+            keeps_vectors=self.method.rule.keeps_vectors,
             rule_vector=next(iter(state.clients.values()), None),
             protection=self.protection,
         )
@@ -141,6 +144,7 @@ class Server:
         weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
         spent = self._spend(participants, alpha, clipped)
         state.round, state.vector, state.weighting = number, vector, weighting
+        state.lengths = collected.lengths
         if len(candidates) > 1:
             state.position = chosen
         state.velocity, state.average = velocity, self._average(number, vector)

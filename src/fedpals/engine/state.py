@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpals.engine import checkpoint
+from fedpals.engine.outliers import Lengths
 from fedpals.errors import InputError
 from fedpals.labels import Vector
 
@@ -33,6 +34,8 @@ class ServerState:
     """Number of the weights that were chosen last, where the weighting has several."""
     mixes: list[Vector] = field(default_factory=list)
     """p_α of the last rounds, as many as it takes every client to have its turn."""
+    lengths: Lengths = field(default_factory=dict)
+    """The longest that clients have sent in line with the others."""
     spent: Vector | None = None
     """μ² of every client, with differential privacy."""
     noise_key: str | None = None
@@ -68,7 +71,12 @@ class ServerState:
             tensors["mixes"] = torch.from_numpy(np.array(self.mixes))
         if self.spent is not None:
             tensors["spent"] = torch.from_numpy(self.spent)
-        facts = {"round": self.round, "position": self.position, "noise_key": self.noise_key}
+        facts = {
+            "round": self.round,
+            "position": self.position,
+            "noise_key": self.noise_key,
+            "lengths": self.lengths or None,
+        }
         return tensors, {name: value for name, value in facts.items() if value is not None}
 
     @classmethod
@@ -83,6 +91,7 @@ class ServerState:
             weighting=tensors["weighting"].numpy() if "weighting" in tensors else None,
             position=facts.get("position"),
             mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],
+            lengths={what: {int(i): n for i, n in norms.items()} for what, norms in facts.get("lengths", {}).items()},
             spent=tensors["spent"].numpy() if "spent" in tensors else None,
             noise_key=facts.get("noise_key"),
         )

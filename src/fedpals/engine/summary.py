@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from fedpals.engine.roster import Name
 from fedpals.engine.round import Round
 from fedpals.engine.server import Server
 
 _SHOWN_WEIGHTS = 10
 """Number of weights in a line of the log, the largest first."""
-
-Name = Callable[[int], str]
-"""How the engine calls the client of a row."""
 
 
 def warnings(server: Server, result: Round, name: Name) -> list[str]:

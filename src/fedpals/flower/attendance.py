@@ -23,8 +23,6 @@ _log = logging.getLogger("flwr")
 _POLL_SECONDS = 1.0
 """Most seconds between two checks of which nodes are connected; the first are shorter."""
 _FIRST_POLL_SECONDS = 0.05
-_GIANT = 10
-"""A client that claims more than this times the samples of all others together is named in a warning."""
 _SLOWNESS = 3.0
 """How many times longer than the longest so far a pause between two answers may be."""
 
@@ -84,11 +82,8 @@ class _Wait:
         for node in sorted(reply.metadata.src_node_id for reply in asked):
             if node in roster.refused:
                 _log.warning("node %d is refused: %s", node, roster.refused[node])
-            elif node in introductions and (row := roster.row(node)) is not None and row in roster.capped:
-                claimed = sum(roster.members[row].counts)
-                _log.warning("%s claims %d samples and counts as %d", session.name(row), claimed, roster.cap)
-        if introductions:
-            self._warn_of_giant()
+        for claim in roster.claims(introductions, session.name) if introductions else ():
+            _log.warning("%s", claim)
 
     def _hear_error(self, node: int, reason: str | None) -> None:
         if messages.lacks_query(reason):
@@ -97,20 +92,6 @@ class _Wait:
         _, delay = self.retry.get(node, (0.0, _POLL_SECONDS))
         self.retry[node] = time.monotonic() + delay, 2 * delay
         _log.warning("%s: node %d: %s; it will be asked again", messages.LABELCOUNTS, node, reason)
-
-    def _warn_of_giant(self) -> None:
-        """Name a client that claims more samples than all others together: it decides the weights."""
-        roster = self.session.roster
-        rows = roster.present.tolist()
-        sizes = {row: sum(roster.members[row].counts) for row in rows}
-        for row, size in sizes.items():
-            others = sum(sizes.values()) - size
-            if others and size > _GIANT * others and row not in roster.capped:
-                _log.warning(
-                    "%s claims %d samples, all %d others together %d: the weights depend on whether that is true; "
-                    "max_samples or max_weight would bound it",
-                    *(self.session.name(row), size, len(rows) - 1, others),
-                )
 
     def check_queries(self, ready: int, needed: int) -> None:
         """Raise `InputError` if nodes cannot ever say their counts, and the others are too few."""

@@ -110,7 +110,7 @@ def read_update(content: RecordDict, layout: Layout, rule: ClientRule) -> Update
             raise Refused(f"it does not confirm that it trained with the client rule {rule.name!r}")
     vector = content.get(_CLIENT)
     with refusing("the update"):
-        state = unpack(vector) if isinstance(vector, ArrayRecord) else None
+        state = unpack(vector) if rule.keeps_vectors and isinstance(vector, ArrayRecord) else None
         return Update(layout.vector(arrays[0]), metrics_of(content).get("train_loss"), 0, state)
 
 

@@ -108,6 +108,9 @@ class PatientGrid(Grid):
             return None
         del self._open[message_id]
         reply = replies[0]
+        question, kind = message.metadata.message_type, reply.metadata.message_type
+        if kind != question and not reply.has_error():  # SuperLink does not check it
+            reply = Message(Error(_UNREADABLE, f"it answers {kind} where it was asked {question}"), reply_to=message)
         if reply.has_error() and reply.error.code in _EXPIRED:
             self.silent.add(node)
             return None

@@ -61,6 +61,8 @@ def record_round(
         prior=Scores(),
         weights=RoundWeights(tuple(result.participants.tolist()), tuple(result.alpha.tolist())),
         choice=result.choice,
+        privacy=result.privacy,
+        outliers=result.outliers,
         seconds=round(now - (session.recorded_at or now), 4),
     )
     session.recorded_at = now
@@ -80,5 +82,5 @@ def _estimate(session: Session, metrics: Mapping[str, object]) -> HeldOutMetrics
 
 
 def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
+    with replacing(path, private=True) as temporary:  # as the checkpoint: it holds T and all counts
         temporary.write_text(text, encoding="utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.exception import InconsistentMessageReplies
 
 from fedpals.engine import checkpoint, summary
 from fedpals.engine.round import Round
@@ -14,6 +15,8 @@ from fedpals.flower import messages
 from fedpals.flower.session import Session
 
 _log = logging.getLogger("flwr")
+AVERAGING_ERRORS = (InconsistentMessageReplies, ArithmeticError, LookupError, ValueError, TypeError)
+"""What an average of metrics raises that do not fit together."""
 
 
 def report(
@@ -32,7 +35,13 @@ def report(
     replies, alpha = [contents[row] for row in weights], list(weights.values())
     if average is None:
         return MetricRecord({**average_metrics(replies, alpha, leave_out=weight_key), **server_metrics})
-    return MetricRecord({**average(replies, weight_key), **server_metrics})
+    try:
+        return MetricRecord({**average(replies, weight_key), **server_metrics})
+    except AVERAGING_ERRORS as error:  # clients choose what metrics they send, which must not end the run
+        _log.warning(
+            "round %d: the training metrics cannot be averaged (%s: %s)", result.number, type(error).__name__, error
+        )
+        return MetricRecord(dict(server_metrics))
 
 
 def remedy(session: Session, path: Path | None) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid, strategy
-from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import Result
 
 from fedpals.engine import checkpoint
@@ -298,7 +297,7 @@ class LabelAware(strategy.FedAvg):
         """Average the metrics; only warn if the replies are inconsistent."""
         try:
             return super().aggregate_evaluate(server_round, replies)
-        except (InconsistentMessageReplies, ArithmeticError, ValueError, TypeError) as error:
+        except reporting.AVERAGING_ERRORS as error:
             _log.warning("round %d: the evaluation metrics cannot be averaged: %s", server_round, error)
             return None
 

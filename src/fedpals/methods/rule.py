@@ -28,6 +28,11 @@ class ClientRule:
     tells_target: ClassVar[bool] = False
     """Whether the server's vector lets clients find out the target's label marginal T."""
 
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether every client keeps a vector from round to round, which it sends with its update."""
+        return type(self).client_state is not ClientRule.client_state
+
     def adjust_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
         """Change the logits, (batch, K), before the loss; ``counts`` are the client's own label counts, (K,)."""
         del counts

@@ -100,14 +100,14 @@ def read_update(answer: FLModel, layout: Layout, start: Tensor, rule: ClientRule
     """Return the update in an answer, and the label counts if it repeats them; raise `Refused` if it has none."""
     if not isinstance(answer.params, Mapping):
         raise Refused("it sends no parameters")
-    if not all(isinstance(value, np.ndarray) for value in answer.params.values()):
-        kinds = sorted({type(value).__name__ for value in answer.params.values()} - {"ndarray"})
-        raise Refused(f"its parameters are of type {kinds[0]} instead of numpy arrays")
-    confirmed = answer.meta.get(_RULE)
-    if rule != ClientRule() and (not isinstance(confirmed, Mapping) or confirmed.get("name") != rule.name):
-        raise Refused(f"it does not confirm that it trained with the client rule {rule.name!r}")
-    state, counts = answer.meta.get(_CLIENT), answer.meta.get(_COUNTS)
     with refusing("the update"):
+        if kinds := sorted({type(value).__name__ for value in answer.params.values()} - {"ndarray"}):
+            raise Refused(f"its parameters are of type {kinds[0]} instead of numpy arrays")
+        confirmed = answer.meta.get(_RULE)
+        name = confirmed.get("name") if isinstance(confirmed, Mapping) else None
+        if rule != ClientRule() and (not isinstance(name, str) or name != rule.name):
+            raise Refused(f"it does not confirm that it trained with the client rule {rule.name!r}")
+        state, counts = answer.meta.get(_CLIENT) if rule.keeps_vectors else None, answer.meta.get(_COUNTS)
         vector = layout.flatten(answer.params)
         if answer.params_type == ParamsType.DIFF:
             vector = start + vector
@@ -122,7 +122,11 @@ def loss(value: float) -> FLModel:
 
 def read_loss(answer: FLModel | str) -> float:
     """Return the loss in an answer; NaN if there is none."""
-    value = None if isinstance(answer, str) else _metric(answer, "loss")
+    try:
+        with refusing("the loss"):
+            value = None if isinstance(answer, str) else _metric(answer, "loss")
+    except Refused:
+        return math.nan
     return math.nan if value is None else value
 
 

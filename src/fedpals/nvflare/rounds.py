@@ -144,9 +144,8 @@ class Rounds:
         self.roster.settle()
         for site in (site for site in asked if site in self.roster.refused):
             self.log.warning("%s is refused: %s", site, self.roster.refused[site])
-        for row in (row for row in self.roster.capped if self.name(row) in introductions):
-            claimed = sum(self.roster.members[row].counts)
-            self.log.warning("%s claims %d samples and counts as %s", self.name(row), claimed, self.roster.cap)
+        for claim in self.roster.claims(introductions, self.name) if introductions else ():
+            self.log.warning(claim)
 
     def _train(self, rows: Sequence[int]) -> Iterable[Update | str]:
         assert self.server is not None

@@ -11,7 +11,7 @@ from functools import partial
 from signal import Signals
 
 from tests.flower.faults.harness import Fault, Outcome, Verdict
-from tests.flower.faults.up import SETTINGS, Up, how
+from tests.flower.faults.up import HOLD_SECONDS, SETTINGS, Up, how
 
 STAGES: dict[str, Callable[[Up], object]] = {
     "while it loads": lambda _: True,
@@ -49,7 +49,7 @@ def faults(seed: int = 0) -> Iterator[Fault]:
     )
     for victim in VICTIMS:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            delay = draw.uniform(0.0, 3.0)
+            delay = draw.uniform(0.0, HOLD_SECONDS / 3)
             name = f"{victim} gets {number.name} during the run"
             yield Fault(name, (Verdict.OK, Verdict.ENDED), partial(strike, victim, number, delay))
     yield Fault(
@@ -85,17 +85,23 @@ def interrupt(stage: str, number: Signals, delay: float, *, times: int = 1, igno
 
 
 def strike(victim: str, number: Signals, delay: float, *, all_of_them: bool = False) -> Outcome:
-    """Send a process of a run a signal after the first round; the result must be right, or an end with a sentence."""
+    """Send a process a signal while clients train in the second round: the result is right, or the end a sentence."""
     settings = {**SETTINGS, "rounds": 2, "nodes": 1, "timeout": 60.0, "wait": 120.0}
-    with Up("-n", "2", **settings) as up:
-        if not up.until(lambda: "round 1: trained" in up.text()):
+    with Up("-n", "2", held_round=2, **settings) as up:
+        if not up.until(up.in_training):
             return Outcome(Verdict.UNTRIED, f"ended before: {up.text()[-300:]}")
-        old = up.descendants("flwr-clientapp")
-        if victim == "a client process":
-            up.until(lambda: set(up.descendants("flwr-clientapp")) - set(old))
-        else:
-            time.sleep(delay)
-        pids = sorted(set(up.descendants(VICTIMS[victim])) - (set(old) if victim == "a client process" else set()))
+        time.sleep(delay)
+        pids = up.in_training() if victim == "a client process" else up.descendants(VICTIMS[victim])
+        if not pids:
+            return Outcome(Verdict.UNTRIED, f"{victim} does not run")
         for pid in pids if all_of_them else pids[-1:]:
             os.kill(pid, number)
-        return up.ended(up.judge_run) if pids else Outcome(Verdict.UNTRIED, f"{victim} does not run")
+
+        def judge(code: int) -> Outcome:
+            outcome, trained = up.judge_run(code), len(up.in_training())
+            unnoticed = victim == "a client process" and trained <= 2 and "): " not in outcome.evidence
+            if outcome.verdict is Verdict.OK and unnoticed:
+                return Outcome(Verdict.SILENT, f"the update of a killed process was used: {outcome.evidence}")
+            return Outcome(outcome.verdict, f"{outcome.evidence}; {trained} processes began to train in round 2")
+
+        return up.ended(judge)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,25 +32,32 @@ LIMIT = 400.0
 """Seconds after which a wait counts as unbounded. The app's own limits are 60 s and 120 s; the machine may be busy."""
 CLEAN_SECONDS = 20.0
 """Seconds within which nothing may be left."""
+HOLD_SECONDS = 10.0
+"""How long clients of an app `holding` train in its last round: a signal that comes meanwhile cannot come too late."""
 SETTINGS: dict[str, Any] = {"clients": 3, "labels_per_client": 3, "model": "logistic", "method": "fedavg"}
 
 
 class Up:
     """The running command; a variable in the environment marks all that descends from it."""
 
-    def __init__(self, *arguments: str, ignore_interrupts: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, *arguments: str, ignore_interrupts: bool = False, held_round: int | None = None, **settings: Any
+    ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
         self.log = self.folder / "log"
         self.out = self.folder / "model.safetensors"
         self._mark = f"TMPDIR={self.folder}".encode()
+        app = APP if held_round is None else holding(self.folder / "app", held_round)
         config = [f"{key}={json.dumps(value)}" for key, value in {**settings, "out": str(self.out)}.items()]
         # Under nohup, or in the background of a shell, signals that these tests send are ignored from the start.
-        wanted = {signal.SIGINT: signal.SIG_IGN if ignore_interrupts else signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+        wanted = dict.fromkeys((signal.SIGINT, signal.SIGHUP, signal.SIGQUIT), signal.SIG_DFL)
+        if ignore_interrupts:
+            wanted[signal.SIGINT] = signal.SIG_IGN
         before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedpals", "flower", "up", str(APP), *arguments, "-c", " ".join(config)],
+                [sys.executable, "-m", "fedpals", "flower", "up", str(app), *arguments, "-c", " ".join(config)],
                 env={**os.environ, "TMPDIR": str(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -85,6 +93,11 @@ class Up:
                 if part in (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode():
                     ids.append(int(folder.name))
         return sorted(ids)
+
+    def in_training(self) -> list[int]:
+        """Processes that have begun to train in the held round, whatever has become of them; oldest first."""
+        signs = sorted(self.folder.glob("training-*"), key=lambda path: path.stat().st_mtime)
+        return [int(path.name.removeprefix("training-")) for path in signs]
 
     def until(self, condition: Callable[[], Any], seconds: float = LIMIT) -> bool:
         """Wait until a condition holds; return whether it did in time, before the command ended."""
@@ -130,6 +143,33 @@ class Up:
         if "Traceback" in text and not errors:
             return Outcome(Verdict.RAW, text[-300:])
         return Outcome(Verdict.ENDED if errors else Verdict.RAW, f"code {code}: {errors[0] if errors else text[-300:]}")
+
+
+def holding(folder: Path, number: int) -> Path:
+    """Copy the example app; in round ``number`` its clients leave a sign that they train, and take long."""
+    shutil.copytree(APP, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    script = folder / "fedpals_app" / "client_app.py"
+    text, plain = script.read_text(encoding="utf-8"), "app = client_app(load)"
+    assert plain in text
+    script.write_text(text.replace(plain, _HOLD.format(number=number, seconds=HOLD_SECONDS)), encoding="utf-8")
+    return folder
+
+
+_HOLD = """
+import os
+import time
+from pathlib import Path
+
+
+def hold(message, context, proceed):
+    if message.content.config_records["config"]["server-round"] == {number}:
+        Path(os.environ["TMPDIR"], f"training-{{os.getpid()}}").touch()
+        time.sleep({seconds})
+    return proceed(message, context)
+
+
+app = client_app(load, mods=[hold])
+"""
 
 
 def _lines(text: str, pattern: str) -> list[str]:
