@@ -33,6 +33,7 @@ def test_lights_and_their_reasons() -> None:
     assert check_ess("FedPALS", 0.4).light == "green"
     assert [check_refusals(n, 10).light for n in (0, 1, 6)] == ["green", "amber", "red"]
     assert [check_estimate(error).light for error in (None, 0.06, 0.01)] == ["amber", "amber", "green"]
+    assert [check_estimate(0.0, unseen).light for unseen in (0.02, 0.3)] == ["amber", "red"]
     assert check_divergence([]) is None
     assert worst([Check("green", ""), Check("red", ""), Check("amber", "")]) == "red"
     assert worst([]) == "green"
@@ -79,6 +80,15 @@ def test_clients_that_have_names_keep_them() -> None:
     assert weights["names"] == ["Nice", "Oslo", "Pisa", "Riga"]
     assert shop["refused"] == ["FedAvg, seed 0, round 3: Pisa: far"]
     assert shop["table"]["rows"][0]["test"] == "52.0"  # one seed has no spread
+
+
+def test_an_estimate_says_what_part_of_the_target_it_cannot_know() -> None:
+    run, *_ = made.watched_runs()
+    assert run.view is not None
+    lacking = replace(run, view=replace(run.view, counts=tuple((0, *row[1:]) for row in run.view.counts)))
+    (shop,) = overview([lacking], "T")["federations"]
+    assert shop["light"] == "red"
+    assert any("leave out 20% of the target, whose labels no client has" in check["text"] for check in shop["checks"])
 
 
 def test_before_the_first_round_and_without_any_run() -> None:

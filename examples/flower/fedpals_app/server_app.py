@@ -44,6 +44,7 @@ def main(grid: Grid, context: Context) -> None:
         min_available_nodes=int(config.get("nodes", len(federation.clients))),
         wait=float(config["wait"]),
         checkpoint=config.get("checkpoint"),
+        record=config.get("record"),
         **run.method.options,
     )
     initial = ArrayRecord(dict(w.model.network.state_dict()))

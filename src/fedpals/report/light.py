@@ -69,9 +69,17 @@ def check_divergence(diverged: Sequence[str]) -> Check | None:
     return Check("red", f"Diverged: {', '.join(diverged)}. Try a smaller learning rate.")
 
 
-def check_estimate(error: float | None) -> Check:
-    """Say how precise the estimates of target accuracy are, from the largest of their standard errors."""
+def check_estimate(error: float | None, unseen: float = 0.0) -> Check:
+    """Say how precise the estimates of target accuracy are, from the largest of their standard errors.
+
+    ``unseen`` is the share of the target whose labels no client has, which estimates cannot know of.
+    """
     if error is None:
         return Check("amber", "Target accuracy cannot be estimated: let clients hold samples out (held_out = 0.1).")
     said = f"Estimates of target accuracy have a standard error of up to {100 * error:.1f} points"
+    if unseen > 0:
+        left_out = (
+            f"{said}, and leave out {unseen:.0%} of the target, whose labels no client has: all of it may be wrong."
+        )
+        return Check("red" if unseen > _WIDE_ERROR else "amber", left_out)
     return Check("amber", f"{said}: wide.") if error > _WIDE_ERROR else Check("green", f"{said}.")

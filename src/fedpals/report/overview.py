@@ -109,10 +109,17 @@ def _checks(by_method: Mapping[str, Sequence[WatchedRun]]) -> list[light.Check]:
         checks.append(light.check_refusals(sum(r.refused for r in runs), sum(line.participants for line in rounds)))
         worth = [run.worth(Correction.RAW) for run in runs]
         errors = [w[1].standard_error for w in worth if w and w[1] and w[1].standard_error is not None]
-        checks.append(light.check_estimate(max(errors, default=None)))
+        unseen = max((_unseen_share(run.view) for run in views.values() if run.view), default=0.0)
+        checks.append(light.check_estimate(max(errors, default=None), unseen))
     diverged = [f"{run.method}, seed {run.seed}" for run in runs if run.result and run.result.diverged]
     checks.append(light.check_divergence(diverged))
     return [check for check in checks if check is not None]
+
+
+def _unseen_share(view: ServerView) -> float:
+    """Return the share of the target whose labels no client has."""
+    columns = zip(view.target, zip(*view.counts, strict=True), strict=True)
+    return sum(share for share, column in columns if not any(column))
 
 
 def _advice(by_method: Mapping[str, Sequence[WatchedRun]], view: ServerView | None) -> list[str]:
