@@ -97,7 +97,8 @@ def _advice(finished: FinishedExperiment, choice: Choice, headline: str) -> Advi
     metric = METRICS[finished.experiment.metric]
     mean = f"the mean of {len(choice.pairs)} rows" if len(choice.pairs) > 1 else f"{next(iter(choice.pairs))}"
     gain = f"{points(choice.gain)} {finished.baseline.name} as trained"
-    text = f"In {mean} its test {metric} is {gain}: {choice.record}. {_target_data(finished, choice)}"
+    apart = " Part of that is its network, which the others do not have." if choice.method.apart else ""
+    text = f"In {mean} its test {metric} is {gain}: {choice.record}.{apart} {_target_data(finished, choice)}"
     return Advice(headline, text, commands(finished, choice))
 
 
