@@ -52,21 +52,47 @@ class Projection:
     """Bound on ‖point − p*‖."""
 
 
-def least_squares(problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: float = 0.0) -> Vector:
+def least_squares(
+    problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: float = 0.0, T: Vector | None = None
+) -> Vector:
     """Minimise ‖T − Sᵀα‖² + μΣα²/w exactly over weights on ``rows``; return α on those rows.
 
-    For μ > 0 the certificate will tell if scipy's answer is no minimum, as it is for about one problem in a thousand.
+    ``T`` is the problem's unless given; any vector will do. For μ > 0 the certificate will tell if scipy's answer is
+    no minimum, as it is for about one problem in a thousand.
     """
     S = problem.marginals(rows)
     clients, labels = S.shape
     A = np.zeros((labels + 1 + (clients if mu else 0), clients))
     b = np.zeros(len(A))
     A[0] = b[0] = 1.0
-    np.subtract(S.T, problem.T[:, None], out=A[1 : labels + 1])
+    np.subtract(S.T, (problem.T if T is None else T)[:, None], out=A[1 : labels + 1])
     if mu:
         A[labels + 1 :].flat[:: clients + 1] = np.sqrt(mu / problem.w[rows])
     x = _scipy_nnls(A, b) if mu else _nonnegative_least_squares(A, b)
     return np.asarray(x / np.add.reduce(x))
+
+
+def least_squares_below_cap(problem: Problem, alpha: Vector, mu: float) -> Vector:
+    """Return weights with α_i ≤ cap, from the minimum ``alpha`` without a cap: clients above it are set to it in turn.
+
+    With k clients at the cap the others share t = 1 − k·cap, and α = tβ turns the rest into the same problem for β,
+    with T less what those at the cap contribute, divided by t. It is the minimum if no client has to leave the cap
+    again; the certificate will tell.
+    """
+    p, cap = problem, problem.cap
+    assert cap is not None
+    at_cap = alpha > cap
+    while True:
+        share = 1.0 - cap * np.count_nonzero(at_cap)
+        rows = np.flatnonzero(~at_cap & (p.w > 0))
+        alpha = np.where(at_cap, cap, 0.0)
+        if share <= 0 or not rows.size:
+            return alpha
+        alpha[rows] = share * least_squares(p, rows, mu, (p.T - p.mix(alpha)) / share)
+        above = alpha > cap
+        if not above.any():
+            return alpha
+        at_cap |= above
 
 
 def _scipy_nnls(A: Vector, b: Vector, max_steps: int | None = None) -> Vector:

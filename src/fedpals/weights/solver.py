@@ -21,7 +21,7 @@ from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certifi
 from fedpals.weights.dual import Newton, Point
 from fedpals.weights.limit import covering_limit, limit, limit_below_cap
 from fedpals.weights.problem import Problem
-from fedpals.weights.projection import Projection, least_squares, project
+from fedpals.weights.projection import Projection, least_squares, least_squares_below_cap, project
 from fedpals.weights.refine import refine
 from fedpals.weights.threads import one_blas_thread
 from fedpals.weights.tradeoff import mu_for_ess
@@ -207,14 +207,17 @@ class _Instance:
         return alpha, certify_dual(self.problem, alpha, mu, point, marginal)
 
     def _solve_least_squares(self, mu: float) -> tuple[Vector, Certificate]:
+        alpha = self._least_squares(mu)
+        return alpha, certify_primal(self.problem, alpha, mu)
+
+    def _least_squares(self, mu: float) -> Vector:
         p = self.problem
         if p.n[p.n.argmin()] > 0:
-            alpha = least_squares(p, slice(None), mu)
-        else:
-            rows = np.flatnonzero(p.w)
-            alpha = np.zeros_like(p.w)
-            alpha[rows] = least_squares(p, rows, mu)
-        return alpha, certify_primal(p, alpha, mu)
+            return least_squares(p, slice(None), mu)
+        rows = np.flatnonzero(p.w)
+        alpha = np.zeros_like(p.w)
+        alpha[rows] = least_squares(p, rows, mu)
+        return alpha
 
 
 class _CappedInstance(_Instance):
@@ -245,7 +248,7 @@ class _CappedInstance(_Instance):
             only = replace(self.fedavg, lam=mu * self.problem.N)
             return self._without_cap(lambda: self.uncapped.at_mu(mu)) or only
         if self.problem.w.size <= _LEAST_SQUARES_CLIENTS:
-            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or self.from_dual(mu, self.solver.solve(mu))
+            return self._below_cap(mu) or self.from_dual(mu, self.solver.solve(mu))
         point = self.solver.solve(mu)
         if not self.solver.met_cap:
             return self._without_cap(lambda: self.uncapped.from_dual(mu, point)) or self.from_dual(mu, point)
@@ -283,6 +286,15 @@ class _CappedInstance(_Instance):
             find = limit if self.projection.covered else limit_below_cap
             found = find(self.problem, self.projection)
         return Weights(found[0], 0.0, found[1].checked(), self)
+
+    def _below_cap(self, mu: float) -> Weights | None:
+        """Return the weights by least squares with few clients; None if it did not find a minimum."""
+        p, alpha = self.problem, self._least_squares(mu)
+        if alpha[alpha.argmax()] <= (1.0 + _BARELY_MET) * self.cap:
+            return self._without_cap(lambda: self.uncapped.at_mu(mu))
+        alpha = least_squares_below_cap(p, alpha, mu)
+        certificate = certify_primal(p, alpha, mu)
+        return Weights(alpha, mu * p.N, certificate, self) if certificate.relative_gap <= _REFINE_GAP else None
 
     def _without_cap(self, solve: Callable[[], Weights]) -> Weights | None:
         """Return the answer without the cap; None if it exceeds the cap or was not proven."""
