@@ -59,7 +59,7 @@ def test_an_experiment_from_its_file_to_its_table(tmp_path: Path) -> None:
         "experiment.toml", "runs.jsonl", "tuning.jsonl", "provenance.json",
     }  # fmt: skip
     facts = json.loads((folder / "provenance.json").read_text())
-    assert facts["command"] == "fedpals reproduce tiny --experiments experiments --workers 1"
+    assert facts["command"] == "fedpals reproduce tiny --scale desk"
     assert {"processor", "instructions", "threads", "kernel", "torch"} <= set(facts)
     assert "--results for scale paper" in refused(*OURS, "--scale", "paper", cwd=tmp_path)
     assert json.loads((folder / "provenance.json").read_text())["scale"] == "desk"

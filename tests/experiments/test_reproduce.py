@@ -74,6 +74,8 @@ def test_tuned_on_seeds_of_its_own_then_reported_at_what_validation_chose(tmp_pa
     assert (len(tuning), len(runs)) == (12, 6)
     assert {summary.seed for summary in tuning} == {TUNING_SEED}
     assert all(summary.federation is None for summary in tuning)
+    assert all(selected.test is None for summary in tuning for selected in summary.selected.values())
+    assert all(selected.test is not None for summary in runs for selected in summary.selected.values())
     assert all(summary.federation is not None for summary in runs)
     experiment = results.experiment
     for (row, method), points in chosen_points(experiment, results.tuning()).items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -97,7 +96,8 @@ def reproduce(
     if verify:
         _print_verification(console, stored, train_again(stored, selection, settings, display))
         return
-    stored.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", *sys.argv[1:]]))
+    # Neither folders, which are this machine's, nor workers, which change nothing.
+    stored.begin(folder / f"{name}.toml", scale, shlex.join(["fedpals", "reproduce", name, "--scale", scale]))
     outcome = compute(experiment, scale, stored, settings, display, selection)
     stored.keep_hours()
     if stored.runs():

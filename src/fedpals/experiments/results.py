@@ -122,7 +122,10 @@ class Summary(BaseModel):
 
     @classmethod
     def of(cls, planned: PlannedRun, record: Record, *, metric: str = "accuracy", show: Collection[View] = ()) -> Self:
-        """Summarise a finished run for the views ``show``; without any, nothing is kept but what tuning needs."""
+        """Summarise a finished run for the views ``show``; without any, nothing is kept but what tuning needs.
+
+        Tuning needs no test metrics, so a summary for it has none to choose by.
+        """
         result, lines, held_out = record.result(), record.lines(), planned.run.knowledge.held_out
         return cls(
             row=planned.row,
@@ -131,7 +134,10 @@ class Summary(BaseModel):
             chosen_for=list(planned.chosen_for),
             digest=planned.run.digest,
             run=planned.run.keys(),
-            selected={name: replace(best, clients=None) for name, best in result.selected.items()},
+            selected={
+                name: replace(best, clients=None, test=best.test if show else None)
+                for name, best in result.selected.items()
+            },
             curve=_curve(lines, metric) if "dynamics" in show else [],
             ess=[round(line.choice.ess, _DIGITS) for line in lines if line.choice] if show else [],
             federation=FinalView.of(record.server_view()) if show else None,

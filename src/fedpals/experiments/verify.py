@@ -102,7 +102,7 @@ def verify(
     with TemporaryDirectory(prefix="fedpals-verify-") as folder, display(f"{experiment.title}: verify", runs) as show:
         outcome = sweep(runs, replace(settings, out=Path(folder)), show)
         again = [
-            (old, Summary.of(PlannedRun(old.row, old.method, old.point, record.run), record))
+            (old, Summary.of(PlannedRun(old.row, old.method, old.point, record.run), record, show=experiment.show))
             for old, record in zip(stored, outcome.records, strict=True)
             if record.finished
         ]
