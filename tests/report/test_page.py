@@ -163,6 +163,8 @@ def test_one_explorer_with_a_choice_of_federation(explorer: Path, page: Page) ->
     page.run("location.hash = '#0'")
     page.settle()
     assert page.complaints == []
+    page.send("Emulation.setEmulatedMedia", media="print")
+    assert page.run("document.querySelector('select.federation').checkVisibility()"), "which federation is it?"
 
 
 def test_the_slider_moves_by_keyboard_from_the_best_match_to_fedavg(alone: Path, page: Page) -> None:
