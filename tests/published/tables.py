@@ -181,6 +181,33 @@ def correction(name: str) -> Table:
     return lines
 
 
+def limit(name: str) -> Table:
+    """Pooled training with the prior correction, the limit without target samples, and what others lack of it."""
+    finished = stored(name)
+    names = [column.name for column in finished.methods]
+    pooled = method(finished, "Pooled, same recipe" if "Pooled, same recipe" in names else "Pooled")
+    ways: dict[str, tuple[str, Evaluation]] = {
+        "FedAvg +prior": ("FedAvg", PRIOR),
+        "FedPALS +prior": ("FedPALS", PRIOR),
+        "FedPALS, ESS auto +prior": ("FedPALS, ESS auto", PRIOR),
+        "SCAFFOLD +prior": ("SCAFFOLD", PRIOR),
+        "IW-ERM": ("IW-ERM", RAW),
+        "Gaussian head": ("FedAvg", Evaluation.GAUSSIAN),
+        "CCVR": ("FedAvg", Evaluation.CCVR),
+        "recommended": (next((n for n in names if n.startswith("Recommended")), "FedPALS"), RECOMMENDED),
+        "Oracle": ("Oracle", RAW),
+    }
+    lines = [["row", "Pooled +prior", *ways]]
+    for row in finished.rows:
+        best = finished.scores(row, pooled, PRIOR)
+        cells = [mean_text(finished.spread(row, pooled, PRIOR))]
+        for column, evaluation in ways.values():
+            pair = Paired.of(finished.scores(row, method(finished, column), evaluation), best)
+            cells.append("" if pair is None else pair.text())
+        lines.append([row.name, *cells])
+    return lines
+
+
 def missing(name: str) -> Table:
     """Federations that have every label of the target, and those in which nobody has one of them."""
     finished = stored(name)
@@ -326,7 +353,7 @@ def _counted(finished: FinishedExperiment, evaluation: Evaluation) -> str:
 TABLES: Mapping[str, Callable[[str], Table]] = {
     table.__name__: table
     for table in (
-        paper, beyond, rows, methods, verdicts, correction, missing, curve, dynamics, selection, check, unknown,
+        paper, beyond, rows, methods, verdicts, correction, limit, missing, curve, dynamics, selection, check, unknown,
         privacy, headline, hospitals, overview,
     )
 }  # fmt: skip
