@@ -6,9 +6,10 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fedpals import InputError
+from fedpals import Federation, InputError, train
 from fedpals.report.finished import read
 from tests.cli.test_weights import refused, run
 from tests.report import made
@@ -79,6 +80,18 @@ def test_finished_runs_without_an_experiment(tmp_path: Path) -> None:
     assert re.search(r"<h2>Use (FedAvg|FedPALS \(ESS 0\.5\))", front)
     assert '"title": "Label mix"' in page
     assert (tmp_path / "report" / "runs" / "dynamics.csv").read_text().startswith("row,round,FedAvg mean %")
+
+
+def test_runs_without_target_samples(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 3
+    federation = Federation.of(x + y[:, None], y, client=np.arange(90) // 30, target=[0.1, 0.2, 0.7])
+    train(federation, methods=["fedavg", "fedpals"], rounds=2, out=tmp_path / "runs", progress=False)
+    process = run("report", "runs", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    front, page = ((tmp_path / "report" / name).read_text() for name in ("index.html", "runs.html"))
+    assert "<rect" in front, "a picture of the weights"
+    assert "Estimated target accuracy" in page
+    assert "Accuracy per label" not in page
 
 
 def test_different_settings_are_never_averaged_as_seeds_and_a_copied_run_counts_once(tmp_path: Path) -> None:

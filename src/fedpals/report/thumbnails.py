@@ -50,7 +50,7 @@ def thumbnail(finished: FinishedExperiment) -> str:
         for m in methods
         if (spread := finished.spread(row, m, evaluation))
     ]
-    return _picture(_bars(cells[:_MAX_BARS]))
+    return _picture(_bars(cells[:_MAX_BARS]) if cells else _case(finished.federations))
 
 
 def _picture(parts: Iterable[str]) -> str:

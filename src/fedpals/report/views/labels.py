@@ -27,7 +27,7 @@ def labels(finished: FinishedExperiment) -> list[Exhibit]:
     panels = []
     lines: list[list[Value | Cell]] = []
     for row in finished.rows:
-        shares = {m.name: _per_label(finished, row, m) for m in methods if finished.members(row, m)}
+        shares = {m.name: values for m in methods if (values := _per_label(finished, row, m))}
         names = _label_names(finished, row, shares)
         indices = [k for k in range(len(names)) if any(values[k] is not None for values in shares.values())]
         indices = sorted(sorted(indices, key=lambda k: -_share(finished, row, k))[:_SHOWN_LABELS])
@@ -53,8 +53,9 @@ def labels(finished: FinishedExperiment) -> list[Exhibit]:
 
 
 def _per_label(finished: FinishedExperiment, row: Row, method: Column) -> list[float | None]:
-    tests = [summary.selected[Evaluation.RAW].test for summary in finished.members(row, method)]
-    recalls = [test.per_label for test in tests if test]
+    """Return the mean recall of each label; nothing for runs without test samples."""
+    selected = [summary.selected.get(Evaluation.RAW) for summary in finished.members(row, method)]
+    recalls = [best.test.per_label for best in selected if best and best.test]
     by_label = [[value for value in values if value is not None] for values in zip(*recalls, strict=True)]
     return [sum(values) / len(values) if values else None for values in by_label]
 
