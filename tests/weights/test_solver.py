@@ -244,7 +244,7 @@ def test_bad_grid() -> None:
 def test_an_answer_that_fails_its_certificate_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sabotage the solvers: what comes out is an error, not wrong weights."""
     monkeypatch.setattr(fedpals.weights.dual.Newton, "solve_linear", lambda *arguments: 0.0 * arguments[-1])
-    monkeypatch.setattr(fedpals.weights.solver, "least_squares", lambda problem, rows, _: problem.w[rows])
+    monkeypatch.setattr(fedpals.weights.instance, "least_squares", lambda problem, rows, _: problem.w[rows])
     monkeypatch.setattr(fedpals.weights.refine, "_solve_normal", lambda *arguments: 0.0 * arguments[-1])
     with pytest.raises(fedpals.CertificateError, match="could not be proven optimal"):
         fedpals.solve(COUNTS, TARGET, lam=1e-3)

@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 
 import fedpals
-from fedpals.weights import solver, sparse_gram, threads
+from fedpals.weights import instance, sparse_gram, threads
 from tests.weights.test_solver import random_counts
 
 
@@ -60,8 +60,8 @@ def test_many_labels_are_tried_without_a_projection(monkeypatch: pytest.MonkeyPa
     counts = rng.multinomial(60, rng.dirichlet(np.full(20, 0.3), 2000))
     target = rng.dirichlet(np.ones(20))
     projected = fedpals.solve(counts, target, lam=0)
-    monkeypatch.setattr(solver, "_MANY_LABELS", 10)
-    monkeypatch.setattr(solver, "project", lambda *_: pytest.fail("projected"))
+    monkeypatch.setattr(instance, "_MANY_LABELS", 10)
+    monkeypatch.setattr(instance, "project", lambda *_: pytest.fail("projected"))
     matched = fedpals.solve(counts, target, lam=0)
     assert matched.covered
     assert matched.projection.squared_distance == 0

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -75,12 +76,12 @@ def reproduce(
     from fedpals.simulation.computing import SweepSettings
 
     selection = Selection(tuple(row or ()), tuple(method or ()), tuple(seed or ()))
-    experiment = read_experiment(name, folder)
+    experiment, stored = read_experiment(name, folder), Results(results / name)
     experiment.at(scale)
-    selection.check(experiment)
+    # What is stored may be of an earlier definition, whose names its tables have.
+    selection.check(stored.experiment if verify and stored.runs() else experiment)
     if device != "cpu" and ray is None:
         check_device(device)
-    stored = Results(results / name)
     if hours is not None and not math.isfinite(hours):
         raise InputError(f"--hours is {hours:g}; it must be a number ≥ 0, for instance 2.5")
     deadline = None if hours is None else time.monotonic() + 3600 * hours
@@ -128,6 +129,8 @@ def reproduce(
 
 def _print_verification(console: Console, stored: Results, verification: Verification) -> None:
     """Print stored and re-trained numbers; end with code 1 where they differ."""
+    from fedpals.experiments.verify import TOLERANCE
+
     if verification.stopped:
         console.print("Stopped; nothing is stored.")
         raise typer.Exit(128 + verification.stopped)
@@ -137,22 +140,31 @@ def _print_verification(console: Console, stored: Results, verification: Verific
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     title = ""
     for c in verification.comparisons:
-        if title != (title := f"{c.row}, {c.method}, seed {c.seed}"):
+        if title != (title := ", ".join(filter(None, (c.row, c.method, c.point)))):
             table.add_row(Text(title, "bold"))
-        numbers = f"{100 * c.stored:.2f}", f"{100 * c.retrained:.2f}", f"{100 * c.difference:+.2f}"
-        table.add_row(f"  {c.evaluation.value}", *numbers, Text(c.verdict, "red" if c.verdict == "differs" else ""))
+        several = len(c.seeds) > 1
+        for seed, stored_value, retrained in zip(c.seeds, c.stored, c.retrained, strict=True) if several else ():
+            table.add_row(f"  {c.evaluation.value}, seed {seed}", *_compared(stored_value, retrained))
+        name = f"mean of {len(c.seeds)} seeds" if several else f"seed {c.seeds[0]}"
+        verdict = Text(c.verdict, "red" if c.verdict == "differs" else "")
+        table.add_row(f"  {c.evaluation.value}, {name}", *_compared(fmean(c.stored), fmean(c.retrained)), verdict)
     console.print(table)
     where = (
         "the same processor, arithmetic and versions: all bits must be the same"
         if verification.same_platform
-        else "another processor, arithmetic or versions, or they do not say: rounding differs, and up to "
-        f"{100 * verification.tolerance:g} points of difference are close"
+        else "another processor, arithmetic or versions, or they do not say: rounding differs, and a difference of up "
+        f"to {100 * TOLERANCE:g} points, divided by √n for a mean of n seeds, is close"
     )
     console.print(f"[dim]Test metric in %. {escape(str(stored.path))} was computed with {where}.", soft_wrap=True)
     for name, error in verification.failed:
         console.print(f"[bold red]failed:[/] {escape(f'{name}: {error}')}", soft_wrap=True)
     if not verification.verified:
         raise typer.Exit(1)
+
+
+def _compared(stored: float, retrained: float) -> tuple[str, str, str]:
+    """Return two metrics and their difference in %."""
+    return f"{100 * stored:.2f}", f"{100 * retrained:.2f}", f"{100 * (retrained - stored):+.2f}"
 
 
 def _overview(folder: Path) -> Table:

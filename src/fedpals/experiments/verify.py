@@ -6,11 +6,13 @@ training amplifies: a few predictions change, and with them perhaps the selected
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Literal
 
@@ -19,13 +21,14 @@ from fedpals.experiments.experiment import PlannedRun
 from fedpals.experiments.provenance import provenance, same_platform
 from fedpals.experiments.results import Results, Summary
 from fedpals.experiments.selection import Selection
+from fedpals.methods.option import as_text
 from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation.computing import Event, SweepSettings
 from fedpals.simulation.run import Run
 from fedpals.simulation.sweep import sweep
 
 TOLERANCE = 0.03
-"""Largest difference of a metric that other processors and versions of the arithmetic are allowed.
+"""Largest difference of a single run's metric that other processors and versions of the arithmetic are allowed.
 
 Six cells of Fashion-MNIST's CNN, stored by an earlier version of the arithmetic, differed by up to 1.5 points.
 """
@@ -33,27 +36,34 @@ Six cells of Fashion-MNIST's CNN, stored by an earlier version of the arithmetic
 
 @dataclass(frozen=True)
 class Comparison:
-    """A metric of one run, as stored and as computed again."""
+    """A metric of a cell's runs, as stored and as computed again."""
 
     row: str
     method: str
-    seed: int
+    point: str
+    """The point of the method's grid; a cell may have two, each chosen by evaluations of its own."""
     evaluation: Evaluation
-    stored: float
-    retrained: float
-    tolerance: float
+    seeds: tuple[int, ...]
+    stored: tuple[float, ...]
+    retrained: tuple[float, ...]
+    same_platform: bool
 
     @property
     def difference(self) -> float:
-        """Re-trained minus stored."""
-        return self.retrained - self.stored
+        """Mean over the seeds of re-trained minus stored."""
+        return fmean(self.retrained) - fmean(self.stored)
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference that is allowed: what rounding does to single runs averages out over n seeds, by √n."""
+        return 0.0 if self.same_platform else TOLERANCE / math.sqrt(len(self.seeds))
 
     @property
     def verdict(self) -> Literal["same", "close", "differs"]:
-        """Whether they are equal, within the tolerance, or neither."""
-        if self.difference == 0.0:
+        """Whether all runs are equal, their means within the tolerance, or neither."""
+        if self.retrained == self.stored:
             return "same"
-        return "close" if abs(self.difference) <= self.tolerance else "differs"
+        return "close" if not self.same_platform and abs(self.difference) <= self.tolerance else "differs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +76,6 @@ class Verification:
     """Whether results were stored by the same arithmetic on the same kind of processor."""
     stopped: signal.Signals | None = None
     """The signal that stopped it, if any."""
-
-    @property
-    def tolerance(self) -> float:
-        """Largest difference that is allowed."""
-        return 0.0 if self.same_platform else TOLERANCE
 
     @property
     def verified(self) -> bool:
@@ -106,12 +111,16 @@ def verify(
             for old, record in zip(stored, outcome.records, strict=True)
             if record.finished
         ]
-    comparisons = [
-        Comparison(old.row, old.method, old.seed, evaluation, before, after, 0.0 if same else TOLERANCE)
-        for old, new in again
-        for evaluation in old.selected
-        if (before := old.test(evaluation, experiment.metric)) is not None
-        and (after := new.test(evaluation, experiment.metric)) is not None
-    ]
+    cells: dict[tuple[str, str, str, Evaluation], list[tuple[int, float, float]]] = {}
+    for old, new in again:
+        point = ", ".join(f"{key} {as_text(value)}" for key, value in old.point.items())
+        for evaluation in old.selected:
+            before, after = (summary.test(evaluation, experiment.metric) for summary in (old, new))
+            if before is not None and after is not None:
+                cells.setdefault((old.row, old.method, point, evaluation), []).append((old.seed, before, after))
+    comparisons = []
+    for cell, values in cells.items():
+        seeds, before_all, after_all = zip(*values, strict=True)
+        comparisons.append(Comparison(*cell, seeds, before_all, after_all, same))
     failed = [(f"{stored[i].row}, {stored[i].method}, seed {stored[i].seed}", e) for i, e in outcome.failed.items()]
     return Verification(tuple(comparisons), tuple(failed), same, outcome.stopped)

@@ -6,7 +6,8 @@ Needs only numpy and scipy. Every answer has a certificate; an answer that fails
 """
 
 from fedpals.weights.certificate import Certificate
+from fedpals.weights.instance import Weights
 from fedpals.weights.projection import Projection
-from fedpals.weights.solver import Weights, coverage, ess_grid, solve
+from fedpals.weights.solver import coverage, ess_grid, solve
 
 __all__ = ["Certificate", "Projection", "Weights", "coverage", "ess_grid", "solve"]

@@ -12,7 +12,8 @@ from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector
 from fedpals.labels.private import discrete_laplace, integer_table, repair
 from fedpals.rng import generator
-from fedpals.weights.solver import Weights, solve
+from fedpals.weights.instance import Weights
+from fedpals.weights.solver import solve
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,117 @@
+"""The same problem with a cap on every client's weight, `max_weight`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+
+from fedpals.errors import CertificateError
+from fedpals.labels import LabelCounts, Vector
+from fedpals.weights.cap import leaves_one_choice
+from fedpals.weights.capped_projection import project_below_cap
+from fedpals.weights.certificate import Certificate, certify_primal
+from fedpals.weights.instance import LEAST_SQUARES_CLIENTS, MAX_MU, MIN_MU, REFINE_GAP, Instance, Start, Weights
+from fedpals.weights.limit import covering_limit, limit, limit_below_cap
+from fedpals.weights.problem import Problem
+from fedpals.weights.projection import Projection, least_squares_below_cap
+from fedpals.weights.threads import one_blas_thread
+
+_BARELY_MET = 1e-6
+"""Weight above the cap, as a fraction of it, up to which the answer without the cap may be within it."""
+_PROJECTION_MU = 1e-7
+"""λ/N whose weights a projection with a cap starts from."""
+
+
+class CappedInstance(Instance):
+    """The same with a cap on the weights. A cap that does not bind changes nothing, to the bit."""
+
+    def __init__(self, counts: LabelCounts, target: Vector, cap: float) -> None:
+        self.counts = counts
+        self.problem = Problem(counts.table, counts.sizes, target, cap)
+        self.cap = cap
+
+    @cached_property
+    def uncapped(self) -> Instance:
+        """The same without the cap."""
+        return Instance(self.counts, self.problem.T)
+
+    @property
+    def has_few_clients(self) -> bool:
+        """Whether there are no more clients than labels, or so few that steps in their space are faster anyway."""
+        return self.problem.w.size <= max(self.problem.T.size, LEAST_SQUARES_CLIENTS)
+
+    def at_mu(self, mu: float) -> Weights:
+        """Return the weights for λ = μN."""
+        if mu >= MAX_MU:
+            return self.fedavg
+        if mu < MIN_MU:
+            return self.limit
+        if leaves_one_choice(self.problem.w, self.cap):
+            only = replace(self.fedavg, lam=mu * self.problem.N)
+            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or only
+        if self.problem.w.size <= LEAST_SQUARES_CLIENTS:
+            return self._below_cap(mu) or self.from_dual(mu, self.solver.solve(mu))
+        point = self.solver.solve(mu)
+        if not self.solver.met_cap:
+            return self._without_cap(lambda: self.uncapped.from_dual(mu, point)) or self.from_dual(mu, point)
+        weights = self.from_dual(mu, point)
+        if (self.problem.w * self.problem.above_cap(point.v)).max() <= _BARELY_MET * self.cap:
+            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or weights
+        return weights
+
+    @cached_property
+    def _covering_limit(self) -> tuple[Vector, Certificate] | None:
+        """Weights at λ → 0⁺ below the cap that prove T to be covered; None if not worth trying, or not found."""
+        M, K = self.problem.C.shape
+        return covering_limit(self.problem) if M > K else None
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The projection onto the mixes of weights below the cap."""
+        with one_blas_thread(self.problem.C.shape):
+            if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
+                return replace(self.uncapped.projection, alpha=weights.alpha)
+            if self._covering_limit is not None:
+                return Projection(self._covering_limit[0], self.problem.T, 0.0, covered=True, margin=0.0, error=0.0)
+            start, _ = self.solver.solve(_PROJECTION_MU).weights(self.problem)
+            return project_below_cap(self.problem, start)
+
+    @cached_property
+    def limit(self) -> Weights:
+        """Weights at λ → 0⁺."""
+        if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
+            return weights
+        if leaves_one_choice(self.problem.w, self.cap):
+            return replace(self.fedavg, lam=0.0)
+        found = self._covering_limit
+        if found is None:
+            find = limit if self.projection.covered else limit_below_cap
+            found = find(self.problem, self.projection)
+        return Weights(found[0], 0.0, found[1].checked(), self)
+
+    def _below_cap(self, mu: float) -> Weights | None:
+        """Return the weights by least squares with few clients; None if it did not find a minimum."""
+        p, alpha = self.problem, self.least_squares(mu)
+        if alpha[alpha.argmax()] <= (1.0 + _BARELY_MET) * self.cap:
+            return self._without_cap(lambda: self.uncapped.at_mu(mu))
+        alpha = least_squares_below_cap(p, alpha, mu)
+        certificate = certify_primal(p, alpha, mu)
+        return Weights(alpha, mu * p.N, certificate, self) if certificate.relative_gap <= REFINE_GAP else None
+
+    def _without_cap(self, solve: Callable[[], Weights]) -> Weights | None:
+        """Return the answer without the cap; None if it exceeds the cap or was not proven."""
+        with suppress(CertificateError):
+            weights = solve()
+            if weights.alpha.max() <= self.cap:
+                return replace(weights, _instance=self)
+        return None
+
+    def at_ess(self, ess: float, start: Start | None = None) -> tuple[Weights, Start | None]:
+        """Return the weights with ESS ``ess``, and the (μ, u) of those without the cap."""
+        with suppress(CertificateError):
+            weights, start = self.uncapped.at_ess(ess, start)
+            if weights.alpha.max() <= self.cap:
+                return replace(weights, _instance=self), start
+        return super().at_ess(ess, start)[0], start
