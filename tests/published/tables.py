@@ -129,7 +129,7 @@ def verdicts(name: str) -> Table:
     """Whether FedPALS leads FedAvg by as much as in the paper, and is as accurate."""
     finished = stored(name)
     fedpals, fedavg = method(finished, "FedPALS"), method(finished, "FedAvg")
-    lines = [["row", "FedPALS − FedAvg", "in the paper", "", "FedPALS", "in the paper", ""]]
+    lines = [["row", "FedPALS − FedAvg", "in the paper", "", "FedPALS, mean ± standard error", "in the paper", ""]]
     for row in finished.rows:
         pair, own = finished.paired(row, fedpals, RAW), finished.spread(row, fedpals, RAW)
         theirs, base = (paper_value(row.reported.get(column.name)) for column in (fedpals, fedavg))
