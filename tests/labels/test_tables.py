@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +115,52 @@ def test_a_large_table_reads_as_numpy_would(tmp_path: Path) -> None:
     ]
     counts = read_counts(write(tmp_path / "c.csv", "\n".join(lines)))
     assert counts.sizes.tolist() == values.sum(axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("5.000", "'5.000' may mean 5000 or 5; write the one that you mean, without a separator for thousands"),
+        ("5,000", "'5,000' may mean 5000 or 5"),
+        ("5.200", "'5.200' may mean 5200 or 5.2"),
+        ("1.250.000", "'1.250.000' is not a number; write 1250000, without a separator for thousands"),
+        ("5 000", "write 5000, without"),
+        ("5\u202f000", "write 5000, without"),
+        ("5'000", "write 5000, without"),
+        ("1.250,0", "write 1250, without"),
+        ("1,250.0", "write 1250, without"),
+        ("1.250,5", "write a whole number, without"),
+    ],
+)
+def test_counts_with_separators_for_thousands_are_never_read_as_small_numbers(
+    tmp_path: Path, cell: str, message: str
+) -> None:
+    path = write(tmp_path / "c.csv", f"store;a;b\nx;1;2\ny;3;{cell}\n")
+    with pytest.raises(InputError, match=re.escape("c.csv, line 3, label 'b': ") + ".*" + re.escape(message)):
+        read_counts(path)
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_target(write(tmp_path / "t.csv", f"a;800\nb;{cell}\n"))
+
+
+def test_a_column_of_grouped_numbers_is_no_column_of_names(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 2, label 'a': '5 000' is not a number"):
+        read_counts(write(tmp_path / "c.csv", "a;b\n5 000;2\n3;4\n"))
+    with pytest.raises(InputError, match="line 2, label 'a': '5 000' is not a number"):
+        read_target(write(tmp_path / "t.csv", "a;b;c\n5 000;2;3\n"), ["a", "b", "c"])
+
+
+def test_whole_counts_may_have_decimals_that_are_zero(tmp_path: Path) -> None:
+    counts = read_counts(write(tmp_path / "c.csv", "store;a;b\nx;5,0;0.000\ny;3.0000;4\n"))
+    assert counts.sizes.tolist() == [5, 7]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a;0,125\nb;0.875\n", "a;12,500 %\nb;87,500 %\n", "a;12.500\nb;87.500\n", "a,0.125\nb,0.875\n"],
+)
+def test_shares_may_have_three_decimals(tmp_path: Path, text: str) -> None:
+    assert read_target(write(tmp_path / "t.csv", text)).probabilities == pytest.approx({"a": 0.125, "b": 0.875})
+
+
+def test_a_certain_label_may_have_three_decimals(tmp_path: Path) -> None:
+    assert read_target(write(tmp_path / "t.csv", "a,1.000\nb,0.000\n")).shares == {"a": 1.0, "b": 0.0}

@@ -18,6 +18,7 @@ from fedpals.labels.cells import (
     parse_number,
     read_bytes,
     read_sheet,
+    without_groups,
 )
 from fedpals.labels.counts import LabelCounts, Vector
 from fedpals.labels.plain_csv import read_plain
@@ -126,8 +127,13 @@ def read_target(path: Path, labels: Sequence[str] | None = None) -> TargetTable:
     values: dict[str, float] = {}
     for label, (row, cell) in cells.items():
         value = parse_number(cell, decimal_comma=sheet.decimal_comma)
+        if value is None:
+            sheet.refuse_thousands(row, cell, f"label {label!r}")
         if value is None or not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{sheet.place(row)}, label {label!r}: {cell!r} is not a probability or a count")
+            raise InputError(
+                f"{sheet.place(row)}, label {label!r}: {cell!r} is not a probability or a count; "
+                "write a number such as 0.25 or 25"
+            )
         values[label] = value
     texts = [cell for _, cell in cells.values()]
     total = sum(values.values())
@@ -153,9 +159,13 @@ def read_target(path: Path, labels: Sequence[str] | None = None) -> TargetTable:
         return TargetTable(
             path, {label: v / 100 for label, v in values.items()}, tolerance / 100, counted=False, percentages=True
         )
+    tolerance = _EXACT + min(rounding, _MOST_ROUNDING)
+    if abs(total - 1.0) > tolerance:
+        # Not probabilities, so perhaps counts; decimals of shares never come here.
+        for label, (row, cell) in cells.items():
+            sheet.refuse_thousands(row, cell, f"label {label!r}")
     if all_integers and total != 1:
         return TargetTable(path, {label: value / total for label, value in values.items()}, _EXACT, counted=True)
-    tolerance = _EXACT + min(rounding, _MOST_ROUNDING)
     if abs(total - 1.0) > tolerance:
         raise InputError(
             f"{path}: the probabilities sum to {total:.9g}, which rounding does not explain; "
@@ -186,7 +196,7 @@ def _wide_target(sheet: Sheet, labels: Sequence[str] | None) -> dict[str, tuple[
     if len(sheet.rows) != 2 or len(sheet.rows[0]) != len(sheet.rows[1]):
         return None
     header, row = sheet.rows
-    has_name = parse_number(row[0], decimal_comma=sheet.decimal_comma) is None or header[0].lower() in _NAME_HEADERS
+    has_name = not _is_number(row[0], sheet) or header[0].lower() in _NAME_HEADERS
     names, cells = (header[1:], row[1:]) if has_name else (header, row)
     two_columns = len(header) == 2 and (labels is None or not set(names) <= set(labels))
     if two_columns or not names or not all(map(looks_like_header, names)):
@@ -198,8 +208,12 @@ def _wide_target(sheet: Sheet, labels: Sequence[str] | None) -> dict[str, tuple[
 
 
 def _has_names(header: Sequence[str], column: Sequence[str], sheet: Sheet) -> bool:
-    comma = sheet.decimal_comma
-    return header[0].lower() in _NAME_HEADERS or any(parse_number(c, decimal_comma=comma) is None for c in column)
+    return header[0].lower() in _NAME_HEADERS or not all(_is_number(cell, sheet) for cell in column)
+
+
+def _is_number(cell: str, sheet: Sheet) -> bool:
+    """Whether a cell is a number, or one that is refused because of its separators; neither is a name."""
+    return parse_number(cell, decimal_comma=sheet.decimal_comma) is not None or without_groups(cell) is not None
 
 
 def _make_counts(path: Path, values: Vector, clients: list[str], labels: list[str]) -> LabelCounts:
