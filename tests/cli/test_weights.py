@@ -84,7 +84,7 @@ def test_json_is_everything_and_nothing_else() -> None:
 def test_a_target_of_counts_is_normalised_and_said_so(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("label,count\nfood,25\nclothing,30\nelectronics,45\n")
     counted = run("weights", STORES, "--target", "t.csv", cwd=tmp_path)
-    assert "t.csv holds counts; they were normalised" in " ".join(counted.stdout.split())
+    assert "t.csv holds counts, 100 in all; they were normalised" in " ".join(counted.stdout.split())
     given = run("weights", STORES, "--target", NEW_STORE)
     assert given.stdout in counted.stdout
 
@@ -164,6 +164,7 @@ def test_wrong_targets_are_never_taken_for_right_ones(tmp_path: Path, target: st
         ("client,food,clothing,electronics\nA,1,0x10,3\n", "'0x10' is not a number; write digits only"),
         ('client,food,clothing,electronics\nA,1,"1,000",3\n', "'1,000' may mean 1000 or 1; write the one that"),
         ("store,food,clothing,electronics,total\n1,1,2,3,6\n2,2,2,2,6\n", "'total' holds the sums of the others"),
+        ("store,food,clothing,electronics\nA,1,2,3\nB,2,2,2\nTotal,3,4,5\n", "the row 'Total' holds the sums"),
     ],
 )
 def test_bad_cells_are_named_with_their_remedy(tmp_path: Path, counts: str, message: str) -> None:
