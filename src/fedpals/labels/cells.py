@@ -50,9 +50,7 @@ class Sheet:
             remedy = "write the one that you mean"
         else:
             remedy = "write a whole number" if "." in thousands else f"write {thousands}"
-        raise InputError(
-            f"{self.place(row)}, {what}: {cell!r} {problem}; {remedy}, without a separator for thousands"
-        )
+        raise InputError(f"{self.place(row)}, {what}: {cell!r} {problem}; {remedy}, without a separator for thousands")
 
 
 def read_bytes(path: Path) -> bytes:

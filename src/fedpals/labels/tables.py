@@ -149,7 +149,7 @@ def read_target(path: Path, labels: Sequence[str] | None = None) -> TargetTable:
         for label, (row, cell) in cells.items():
             sheet.refuse_thousands(row, cell, f"label {label!r}")
     if not counts:
-        raise InputError(f"{path}: {_wrong_sum(values, signs)}")
+        raise InputError(f"{path}: {_wrong_sum(values, percentages=signs)}")
     return TargetTable(path, {label: value / total for label, value in values.items()}, _EXACT, samples=total)
 
 
@@ -178,7 +178,7 @@ def _target_values(sheet: Sheet, cells: Mapping[str, tuple[int, str]]) -> dict[s
     return values
 
 
-def _wrong_sum(values: Mapping[str, float], percentages: bool) -> str:
+def _wrong_sum(values: Mapping[str, float], *, percentages: bool) -> str:
     """Say what is wrong with numbers that are neither probabilities nor percentages nor counts."""
     total = sum(values.values())
     if percentages:
