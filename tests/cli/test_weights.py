@@ -79,6 +79,20 @@ def test_json_is_everything_and_nothing_else() -> None:
     for solution in told["solutions"]:
         assert sum(solution["alpha"]) == pytest.approx(1)
         assert solution["certificate"]["error"] < 1e-9
+    wrong = told["fedavg"]["wrong_mix"], told["solutions"][-1]["wrong_mix"]
+    assert wrong == pytest.approx((0.3017, 0.3017), abs=1e-4)
+    assert (told["coverage"].split(":")[0], told["shortage"], told["projection"]["wrong_mix"]) == ("covered", None, 0)
+
+
+def test_json_has_the_sentences_of_the_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("food,0.2\nclothing,0.2\nelectronics,0.2\ntoys,0.4\n")
+    told = json.loads(run("weights", STORES, "--target", "t.csv", "--json", cwd=tmp_path).stdout)
+    shown = " ".join(run("weights", STORES, "--target", "t.csv", cwd=tmp_path).stdout.split())
+    for sentence in (told["coverage"], told["shortage"], told["solutions"][0]["advice"]):
+        assert sentence in shown
+    wrong = [f"{100 * told[where]['wrong_mix']:.0f} %" for where in ("projection", "fedavg")]
+    assert f"is wrong for {wrong[0]} of samples; no client has 'toys'" in told["coverage"]
+    assert f"instead of {wrong[1]}" in told["solutions"][0]["advice"]
 
 
 def test_a_target_of_counts_is_normalised_and_said_so(tmp_path: Path) -> None:
