@@ -79,12 +79,26 @@ def test_json_is_everything_and_nothing_else() -> None:
     for solution in told["solutions"]:
         assert sum(solution["alpha"]) == pytest.approx(1)
         assert solution["certificate"]["error"] < 1e-9
+    wrong = told["fedavg"]["wrong_mix"], told["solutions"][-1]["wrong_mix"]
+    assert wrong == pytest.approx((0.3017, 0.3017), abs=1e-4)
+    assert (told["coverage"].split(":")[0], told["shortage"], told["projection"]["wrong_mix"]) == ("covered", None, 0)
+
+
+def test_json_has_the_sentences_of_the_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("food,0.2\nclothing,0.2\nelectronics,0.2\ntoys,0.4\n")
+    told = json.loads(run("weights", STORES, "--target", "t.csv", "--json", cwd=tmp_path).stdout)
+    shown = " ".join(run("weights", STORES, "--target", "t.csv", cwd=tmp_path).stdout.split())
+    for sentence in (told["coverage"], told["shortage"], told["solutions"][0]["advice"]):
+        assert sentence in shown
+    wrong = [f"{100 * told[where]['wrong_mix']:.0f} %" for where in ("projection", "fedavg")]
+    assert f"is wrong for {wrong[0]} of samples; no client has 'toys'" in told["coverage"]
+    assert f"instead of {wrong[1]}" in told["solutions"][0]["advice"]
 
 
 def test_a_target_of_counts_is_normalised_and_said_so(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("label,count\nfood,25\nclothing,30\nelectronics,45\n")
     counted = run("weights", STORES, "--target", "t.csv", cwd=tmp_path)
-    assert "t.csv holds counts; they were normalised" in " ".join(counted.stdout.split())
+    assert "t.csv holds counts, 100 in all; they were normalised" in " ".join(counted.stdout.split())
     given = run("weights", STORES, "--target", NEW_STORE)
     assert given.stdout in counted.stdout
 
@@ -159,11 +173,12 @@ def test_wrong_targets_are_never_taken_for_right_ones(tmp_path: Path, target: st
     ("counts", "message"),
     [
         ("client,food,clothing,electronics\nA,1,,3\n", "line 2, label 'clothing': '' is not a number; write 0"),
-        ("client;food;clothing;electronics\nA;1.000;2;x\n", "label 'electronics': 'x' is not a number; write digits"),
+        ("client;food;clothing;electronics\nA;1,0;2;x\n", "label 'electronics': 'x' is not a number; write digits"),
         ("client,food,clothing,electronics\n\n\nA,1,10%,3\n", "line 4, label 'clothing': '10%' is not a number"),
         ("client,food,clothing,electronics\nA,1,0x10,3\n", "'0x10' is not a number; write digits only"),
-        ('client,food,clothing,electronics\nA,1,"1,000",3\n', "'1,000' is not a number; write it without a separator"),
+        ('client,food,clothing,electronics\nA,1,"1,000",3\n', "'1,000' may mean 1000 or 1; write the one that"),
         ("store,food,clothing,electronics,total\n1,1,2,3,6\n2,2,2,2,6\n", "'total' holds the sums of the others"),
+        ("store,food,clothing,electronics\nA,1,2,3\nB,2,2,2\nTotal,3,4,5\n", "the row 'Total' holds the sums"),
     ],
 )
 def test_bad_cells_are_named_with_their_remedy(tmp_path: Path, counts: str, message: str) -> None:

@@ -42,12 +42,24 @@ def test_steps_are_exact_solutions_from_the_limit_to_fedavg() -> None:
         assert step["marginal"] == pytest.approx(solved.marginal.tolist(), abs=2e-5)
         assert step["squaredDistance"] == pytest.approx(solved.squared_distance, rel=1e-3, abs=1e-9)
         assert step["lam"] == pytest.approx(solved.lam, rel=1e-3)
+        wrong = 0.5 * np.abs(solved.marginal - TARGET).sum()
+        assert step["wrongMix"] == pytest.approx(wrong, abs=2e-5)
 
 
 def test_it_starts_where_it_is_asked_to() -> None:
     steps, start = (explorer_data(ess=0.8)[key] for key in ("steps", "start"))
-    assert steps[start]["ess"] == pytest.approx(0.8, abs=0.01)
+    assert steps[start]["ess"] == pytest.approx(0.8, abs=1e-6)
+    assert [step["ess"] for step in steps] == sorted(step["ess"] for step in steps)
     assert explorer_data(ess=0.01)["start"] == 0
+
+
+def test_it_says_what_would_help_with_the_names_of_its_own_labels() -> None:
+    assert explorer_data()["shortage"] == ""
+    for labels in (("cat", "dog"), ("owl", "fox")):
+        table = LabelCounts.of([[90, 10], [80, 20]], labels=labels)
+        told = explore(table, np.array([0.3, 0.7]), name="x")["shortage"]
+        assert told.startswith(f"The best mix has too little of {labels[1]} (20 % instead of 70 %).")
+        assert told.endswith(f"A new client with 100 % {labels[1]} would help most.")
 
 
 def test_three_labels_have_a_simplex_and_others_none() -> None:
@@ -90,7 +102,8 @@ def test_as_a_user_types_it(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
     assert "Explorer: e.html" in process.stdout
     (explorer,) = data((tmp_path / "e.html").read_text())["federations"]
-    assert explorer["steps"][explorer["start"]]["ess"] == pytest.approx(0.6, abs=0.006)
+    assert explorer["steps"][explorer["start"]]["ess"] == pytest.approx(0.6, abs=1e-6)
+    assert explorer["name"] == "Weights of stores.csv for the target new-store.csv"
     assert explorer["clients"][0] == "Market Square"
 
 

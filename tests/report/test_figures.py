@@ -12,6 +12,7 @@ from fedpals import InputError
 pytest.importorskip("matplotlib", reason="figures need the extra 'plots'")
 
 from fedpals.report.figures import save_figure, weights_figure
+from fedpals.report.weights_figure import weights_overview
 
 COUNTS = np.array([[80, 20, 0], [10, 60, 30], [5, 5, 40], [300, 300, 300]])
 TARGET = [0.2, 0.3, 0.5]
@@ -59,3 +60,14 @@ def test_figures_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
         save_figure(figure, tmp_path / "blocked" / "f.png")
     save_figure(figure, tmp_path / "new" / "f.png")
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["f.png"]
+
+
+def test_no_legend_of_the_overview_covers_what_is_drawn() -> None:
+    figure = weights_overview(fedpals.solve(COUNTS, TARGET, ess=0.5))
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        legend = ax.get_legend()
+        assert legend is not None
+        box = legend.get_window_extent()
+        assert box.y1 < ax.xaxis.label.get_window_extent().y0 < ax.get_window_extent().y0
+        assert box.y0 >= 0

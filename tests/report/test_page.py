@@ -170,11 +170,15 @@ def test_one_explorer_with_a_choice_of_federation(explorer: Path, page: Page) ->
 def test_the_slider_moves_by_keyboard_from_the_best_match_to_fedavg(alone: Path, page: Page) -> None:
     page.open(alone)
     page.run("document.querySelector('input[type=range]').focus()")
-    before = page.text("[data-fact=ess]"), page.text("[data-fact=squaredDistance]"), page.text("[data-fact=lam]")
+    assert page.text("[data-fact=ess]") == "50.0 %", "what the command line shows"
+    assert page.text("[data-fact=wrongMix]") == "8.6 %"
+    assert "30.2 %" in page.text("[data-fact=fedavgMix]")
+    facts = [f"[data-fact={name}]" for name in ("ess", "wrongMix", "squaredDistance", "lam")]
+    before = [page.text(fact) for fact in facts]
     bars, mix = heights(page, "weights"), heights(page, "marginal")
     point = page.run("document.querySelector('[data-chart=simplex] .now').getAttribute('cx')")
     page.press("ArrowRight", 5)
-    after = page.text("[data-fact=ess]"), page.text("[data-fact=squaredDistance]"), page.text("[data-fact=lam]")
+    after = [page.text(fact) for fact in facts]
     assert all(old != new for old, new in zip(before, after, strict=True))
     assert heights(page, "weights") != bars
     assert heights(page, "marginal") != mix
@@ -189,6 +193,22 @@ def test_the_slider_moves_by_keyboard_from_the_best_match_to_fedavg(alone: Path,
     page.press("Home")
     assert (page.text("[data-fact=ess]"), page.text("[data-fact=lam]")) == ("31.9 %", "→ 0")
     assert page.complaints == []
+
+
+def test_nothing_lies_above_the_highest_gridline(alone: Path, page: Page) -> None:
+    page.open(alone)
+    above = """['weights', 'marginal', 'tradeoff'].map((chart) => {
+      const f = document.querySelector(`[data-chart=${chart}]`);
+      const number = (e, name) => Number(e.getAttribute(name));
+      const marks = [...f.querySelectorAll('circle')].map((e) => number(e, 'cy'));
+      const squares = [...f.querySelectorAll('rect')].map((e) => number(e, 'y') + (e.matches('.mark') ? 5 : 0));
+      const grid = [...f.querySelectorAll('.grid')].filter((e) => number(e, 'x1') !== number(e, 'x2'));
+      return Math.min(...grid.map((e) => number(e, 'y1'))) - Math.min(...marks, ...squares);
+    })"""
+    for key in ("Home", "End"):
+        page.run("document.querySelector('input[type=range]').focus()")
+        page.press(key)
+        assert max(page.run(above)) <= 0.01
 
 
 def test_the_slider_can_be_reached_by_keyboard_alone(alone: Path, page: Page) -> None:

@@ -33,7 +33,8 @@ def _cells() -> Iterator[Case]:
         "-1": "is negative",
         "-0.5": "is negative",
         "1.5": "is fractional",
-        "1.450": "without a separator for thousands",
+        "1.450": "may mean 1450 or 1.45",
+        "5.000": "may mean 5000 or 5",
         "nan": "is not a finite number",
         "inf": "is not a finite number",
         "-inf": "is not a finite number",
@@ -52,7 +53,8 @@ def _cells() -> Iterator[Case]:
         "1 000": "without a separator for thousands",
         "1'000": "without a separator for thousands",
         "1.000.000": "without a separator for thousands",
-        '"1,000"': "without a separator for thousands",
+        '"1,000"': "may mean 1000 or 1",
+        '"1.250,0"': "write 1250, without a separator for thousands",
         "10%": "counts of samples, not percentages",
         "10 %": "counts of samples, not percentages",
         "": "--blank-is-zero",
@@ -69,7 +71,7 @@ def _cells() -> Iterator[Case]:
         yield _weights(
             f"count {cell!r}",
             "c.csv",
-            "South" if words.startswith("is ") or cell == "1.450" else "line 3",
+            "South" if words.startswith("is ") else "line 3",
             words,
             counts=counts,
         )
@@ -95,6 +97,7 @@ def _tables() -> Iterator[Case]:
     yield _weights("no labels", "names no label", counts="store\nNorth\nSouth\n")
     yield _weights("all clients empty", "at least one must have samples", counts="store,a,b,c\nN,0,0,0\nS,0,0,0\n")
     yield _weights("a column of sums", "'total'", "remove it", counts="store,a,b,c,total\nN,1,2,3,6\nS,4,5,6,15\n")
+    yield _weights("a row of sums", "'Total'", "remove it", counts=f"{COUNTS}Total,95,85,70\n")
     yield _weights("Latin-1", "c.csv", "UTF-8", counts=COUNTS.replace("North", "Nörd").encode("latin-1"))
     yield _weights("UTF-16", "c.csv", "UTF-8", counts=COUNTS.encode("utf-16"))
     yield _weights("a ZIP file", "c.csv", counts=b"PK\x03\x04" + bytes(range(256)))
@@ -126,6 +129,8 @@ def _targets() -> Iterator[Case]:
     yield _weights("target of zeros", "t.csv", "empty", target=_target("0", "0", "0"))
     yield _weights("target too large to add", "t.csv", target=_target("1e308", "1e308", "1e308"))
     yield _weights("target with an exponent beyond reason", "t.csv", target=_target("0e99999999999", "0.3", "0.5"))
+    yield _weights("target with a total", "'Sum'", "remove it", target="a,2\nb,3\nc,5\nSum,10\n")
+    yield _weights("target with thousands", "t.csv, line 2", "5000 or 5", target=_target("5.000", "800", "20"))
     yield _weights("mixed signs", "t.csv", "percent sign", target=_target("20%", "0.3", "0.5"))
     yield _weights("target label twice", "t.csv", "'a' occurs twice", target=TARGET.replace("b,", "a,"))
     yield _weights("target of three columns", "t.csv", "two columns", target="label,p,q\na,1,2\nb,2,3\n")

@@ -126,7 +126,8 @@ def weights(
     if csv_file is not None:
         _write_csv(csv_file, solutions)
     if explore is not None:
-        write_explorer(counts, T, explore, name=f"{clients.stem} → {target.stem}", ess=solutions[0].ess)
+        title = f"Weights of {clients.name} for the target {target.name}"
+        write_explorer(counts, T, explore, name=title, ess=solutions[0].ess)
     if as_json:
         sys.stdout.write(json.dumps(_as_json(solutions), allow_nan=False) + "\n")
         return
@@ -244,12 +245,19 @@ def _as_json(solutions: Sequence[Weights]) -> dict[str, Any]:
         "target": first.target.tolist(),
         "max_weight": first.max_weight,
         "covered": projection.covered,
+        "coverage": coverage_sentence(first),
+        "shortage": shortage_sentence(first),
         "projection": {
             "squared_distance": projection.squared_distance,
+            "wrong_mix": mismatch(first.target, projection.point),
             "marginal": projection.point.tolist(),
             "margin": projection.margin,
         },
-        "fedavg": {"alpha": first.fedavg.tolist(), "squared_distance": first.fedavg_squared_distance},
+        "fedavg": {
+            "alpha": first.fedavg.tolist(),
+            "squared_distance": first.fedavg_squared_distance,
+            "wrong_mix": fedavg_mismatch(first),
+        },
         "solutions": [
             {
                 "lam": row.lam if math.isfinite(row.lam) else "inf",
@@ -258,6 +266,8 @@ def _as_json(solutions: Sequence[Weights]) -> dict[str, Any]:
                 "clamped": row.clamped,
                 "alpha": row.alpha.tolist(),
                 "squared_distance": row.squared_distance,
+                "wrong_mix": mismatch(row.target, row.marginal),
+                "advice": advice(row),
                 "marginal": row.marginal.tolist(),
                 "certificate": {
                     "gap": row.certificate.gap,

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from fedpals.errors import InputError
 
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.' ]\d{3})+")
+_GROUPED = re.compile(
+    r"(?P<whole>[+-]?[1-9]\d{0,2}(?P<mark>[.,'’ \u00a0\u202f])\d{3}(?:(?P=mark)\d{3})*)"
+    r"(?:(?!(?P=mark))[.,](?P<decimals>\d+))?"
+)
+"""Digits in groups of three, as in 5.000 or 1,250,000; perhaps with decimals, as in 1.250,0. 0.125 is not grouped."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,25 @@ class Sheet:
         return f"{self.path}, line {self.lines[row]}"
 
     def count(self, row: int, cell: str, what: str) -> float:
-        """Return the number of samples in a cell; raise an error with its place if it is not a number."""
+        """Return the number of samples in a cell; raise an error with its place if it is not clearly a number."""
+        self.refuse_thousands(row, cell, what)
         value = None if is_percentage(cell) else parse_number(cell, decimal_comma=self.decimal_comma)
         if value is None:
             raise InputError(f"{self.place(row)}, {what}: {cell!r} is not a number; {_remedy(cell)}")
         return value
+
+    def refuse_thousands(self, row: int, cell: str, what: str) -> None:
+        """Raise an error if a cell may have separators for thousands: 5.000 is 5000 to some people and 5 to others."""
+        thousands = without_groups(cell)
+        if thousands is None:
+            return
+        decimal = parse_number(cell, decimal_comma=True)
+        problem = "is not a number" if decimal is None else f"may mean {thousands} or {decimal:g}"
+        if decimal is not None:
+            remedy = "write the one that you mean"
+        else:
+            remedy = "write a whole number" if "." in thousands else f"write {thousands}"
+        raise InputError(f"{self.place(row)}, {what}: {cell!r} {problem}; {remedy}, without a separator for thousands")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -97,6 +115,19 @@ def parse_number(cell: str, *, decimal_comma: bool = False) -> float | None:
         return None
 
 
+def without_groups(cell: str) -> str | None:
+    """Return the number of a cell whose digits seem to be grouped by thousands; None if they are not.
+
+    >>> without_groups("5.000"), without_groups("1,250,000"), without_groups("1.250,5"), without_groups("0.125")
+    ('5000', '1250000', '1250.5', None)
+    """
+    match = _GROUPED.fullmatch(cell)
+    if match is None:
+        return None
+    decimals = (match["decimals"] or "").rstrip("0")
+    return match["whole"].replace(match["mark"], "") + (f".{decimals}" if decimals else "")
+
+
 def is_percentage(cell: str) -> bool:
     """Whether a cell ends in a percent sign."""
     return cell.strip().endswith("%")
@@ -125,8 +156,6 @@ def looks_like_header(cell: str) -> bool:
 def _remedy(cell: str) -> str:
     if not cell:
         return "write 0 if there are no samples, or say with --blank-is-zero that blank cells mean 0"
-    if _THOUSANDS.fullmatch(cell):
-        return "write it without a separator for thousands"
     if cell.endswith("%"):
         return "write counts of samples, not percentages"
     return "write digits only"

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpals.files import replacing
 from fedpals.labels import LabelCounts, Vector
-from fedpals.report.advice import coverage_sentence, used_clients
+from fedpals.report.advice import coverage_sentence, mismatch, shortage_sentence, used_clients
 from fedpals.report.figures import CORNERS, hull
 from fedpals.report.html import render
 from fedpals.weights import Weights, ess_grid, solve
@@ -31,10 +31,12 @@ _DIGITS = 5
 def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None = None) -> dict[str, Any]:
     """Return the data of the page: weights, marginals, squared distances and ESS from λ → 0⁺ to FedAvg.
 
-    ``ess`` is the first position of the slider; by default the middle.
+    ``ess`` is the first position of the slider, exactly; by default the middle.
     """
     steps = _solutions(counts, target)
     limit, fedavg = steps[0], steps[-1]
+    if ess is not None and limit.ess < ess < fedavg.ess:
+        steps = tuple(sorted((*steps, solve(counts, target, ess=ess)), key=lambda weights: weights.ess))
     marginals = np.array([w.marginal for w in steps])
     clients = _largest(functools.reduce(np.maximum, (w.alpha for w in steps)), _SHOWN_CLIENTS)
     clients = clients[np.argsort(-counts.sizes[clients], kind="stable")]
@@ -43,6 +45,7 @@ def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None
     return {
         "name": name,
         "covered": coverage_sentence(limit),
+        "shortage": shortage_sentence(limit) or "",
         "samples": counts.total,
         "clients": [counts.client(i) for i in clients],
         "sizes": counts.sizes[clients].astype(int).tolist(),
@@ -57,6 +60,7 @@ def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None
             {
                 "ess": float(f"{w.ess:.6g}"),
                 "lam": float(f"{w.lam:.4g}") if math.isfinite(w.lam) else None,
+                "wrongMix": round(mismatch(w.target, w.marginal), _DIGITS),
                 "squaredDistance": float(f"{w.squared_distance:.4g}"),
                 "used": used_clients(w),
                 "alpha": _round(w.alpha[clients]),
@@ -70,14 +74,14 @@ def explore(counts: LabelCounts, target: Vector, *, name: str, ess: float | None
 
 _SHARED_CELLS = 100_000
 """Counts of larger tables are not kept: only small federations are shown several times."""
-_SOLUTIONS: dict[tuple[bytes, bytes], tuple[Weights, ...]] = {}
-"""Solutions by the content of counts and target: experiments share federations."""
+_SOLUTIONS: dict[tuple[bytes, bytes, tuple[str, ...] | None], tuple[Weights, ...]] = {}
+"""Solutions by counts, target and labels, which sentences name: experiments share federations."""
 
 
 def _solutions(counts: LabelCounts, target: Vector) -> tuple[Weights, ...]:
     """Solve from λ → 0⁺ to FedAvg, once per federation."""
     small = isinstance(counts.table, np.ndarray) and counts.table.size <= _SHARED_CELLS
-    key = (np.ascontiguousarray(counts.table).tobytes() if small else b"", target.tobytes())
+    key = (np.ascontiguousarray(counts.table).tobytes() if small else b"", target.tobytes(), counts.labels)
     if small and key in _SOLUTIONS:
         return _SOLUTIONS[key]
     limit, fedavg = (solve(counts, target, lam=lam) for lam in (0.0, math.inf))

@@ -84,6 +84,15 @@ def panel_id(number: int) -> str:
     return f"panel-{number:03d}"
 
 
+def legend_below(ax: Axes, centre: float = 0.5) -> None:
+    """Write the legend below the label of the horizontal axis, where it covers nothing."""
+    from matplotlib.transforms import ScaledTranslation
+
+    below = ax.transAxes + ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)  # in inches
+    place = {"loc": "upper center", "bbox_to_anchor": (centre, 0), "bbox_transform": below}
+    ax.legend(frameon=False, fontsize="small", ncols=2, **place)
+
+
 def weights_figure(solutions: Sequence[Weights]) -> Figure:
     """Weights of clients sorted by size, FedAvg's as dots, a panel per ESS; for three labels the simplex too."""
     return compose(weights_panels(solutions))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpals.labels import Vector
-from fedpals.report.figures import new_figure
+from fedpals.report.figures import legend_below, new_figure
 from fedpals.report.looks import BLUE, GREY, ORANGE, Look, looks
 from fedpals.report.table import Spread, summarise
 from fedpals.shift.evaluation import Correction, SelectedBy
@@ -106,15 +106,6 @@ def draw_compared(ax: Axes, rows: Sequence[Compared], metric: str = "accuracy") 
     ax.set_xlim(0, 100)
     ax.set_xlabel(f"target {metric} (%), mean ± std over seeds")
     legend_below(ax, 0.4)
-
-
-def legend_below(ax: Axes, centre: float = 0.5) -> None:
-    """Write the legend below the label of the horizontal axis, where it covers nothing."""
-    from matplotlib.transforms import ScaledTranslation
-
-    below = ax.transAxes + ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)  # in inches
-    place = {"loc": "upper center", "bbox_to_anchor": (centre, 0), "bbox_transform": below}
-    ax.legend(frameon=False, fontsize="small", ncols=2, **place)
 
 
 def draw_labels(ax: Axes, labels: Sequence[str], shares: Sequence[tuple[Look, Sequence[float | None]]]) -> None:

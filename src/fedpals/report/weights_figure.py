@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpals.report.advice import mismatch
-from fedpals.report.figures import Panel, compose
+from fedpals.report.figures import Panel, compose, legend_below
 from fedpals.report.looks import BLUE, GREEN, GREY, ORANGE, RED
 from fedpals.weights import Weights, ess_grid, solve
 
@@ -57,7 +57,7 @@ def _draw_clients(ax: Axes, weights: Weights) -> None:
     ax.invert_yaxis()
     ax.set_xlim(left=0)
     ax.set_xlabel("aggregation weight")
-    ax.legend(frameon=False, loc="lower right")
+    legend_below(ax)
 
 
 def _draw_mix(ax: Axes, weights: Weights) -> None:
@@ -74,8 +74,7 @@ def _draw_mix(ax: Axes, weights: Weights) -> None:
     ax.set_yticks(places, [_short(weights.counts.label(int(k))) for k in indices])
     ax.invert_yaxis()
     ax.set_xlabel("share of samples (%)")
-    ax.set_xlim(right=1.25 * 100 * float(importance.max()))  # room for the legend
-    ax.legend(frameon=False, loc="center right")
+    legend_below(ax)
 
 
 def _draw_tradeoff(ax: Axes, weights: Weights, path: Sequence[Weights]) -> None:
@@ -89,7 +88,7 @@ def _draw_tradeoff(ax: Axes, weights: Weights, path: Sequence[Weights]) -> None:
     ax.set_ylim(bottom=0)
     ax.set_xlabel("effective sample size (%)")
     ax.set_ylabel("samples for which the mix is wrong (%)")
-    ax.legend(frameon=False)
+    legend_below(ax)
 
 
 def _short(name: str) -> str:

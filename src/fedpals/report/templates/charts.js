@@ -18,6 +18,13 @@ const charts = (() => {
     return Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, i) => i * step);
   }
 
+  // The first gridline that nothing lies above.
+  function ceiling(most) {
+    if (!(most > 0)) return 1;
+    const step = ticks(most)[1];
+    return Math.ceil(most / step - 1e-9) * step;
+  }
+
   // Clear the chart and draw its axes; x and y convert values to positions.
   function frame(svg, { bottom, top, xRange, height = HEIGHT, left = 46 }) {
     const width = Math.max(260, svg.clientWidth || svg.parentElement.clientWidth);
@@ -95,5 +102,5 @@ const charts = (() => {
     return curves.map(({ name, points: own }) => `${name}: ${own[own.length - 1][1].toFixed(1)} % in round ${own[own.length - 1][0]}`).join("; ");
   }
 
-  return { make, ticks, frame, names, bottomFor, bars, lines };
+  return { make, ticks, ceiling, frame, names, bottomFor, bars, lines };
 })();

@@ -1,6 +1,6 @@
 // The λ explorer: draws solutions that were computed in advance.
 const explorers = (() => {
-  const { make, ticks, frame, names, bottomFor } = charts;
+  const { make, ticks, ceiling, frame, names, bottomFor } = charts;
   const percent = (value) => `${(100 * value).toFixed(1)} %`;
   const whole = (value) => Math.round(value).toLocaleString("en");
   const short = (value) =>
@@ -15,10 +15,10 @@ const explorers = (() => {
 
   function weights(svg, data, step) {
     // One scale for all steps, so that the bars visibly move; halved if they would be too small.
-    let top = 1.05 * Math.max(...data.fedavg, ...data.steps.flatMap((s) => s.alpha));
-    while (top > 2.5 * Math.max(...data.fedavg, ...step.alpha)) top /= 2;
+    let most = Math.max(...data.fedavg, ...data.steps.flatMap((s) => s.alpha));
+    while (most > 2.5 * Math.max(...data.fedavg, ...step.alpha)) most /= 2;
     const count = data.clients.length;
-    const axes = frame(svg, { bottom: bottomFor(svg, data.clients), top, xRange: [-0.6, count - 0.4] });
+    const axes = frame(svg, { bottom: bottomFor(svg, data.clients), top: ceiling(most), xRange: [-0.6, count - 0.4] });
     const width = (0.8 * (axes.right - axes.left)) / count;
     data.clients.forEach((name, i) => {
       const note = `${name}, ${whole(data.sizes[i])} samples: FedPALS ${step.alpha[i]}, FedAvg ${data.fedavg[i]}`;
@@ -33,7 +33,7 @@ const explorers = (() => {
   }
 
   function marginal(svg, data, step) {
-    const top = 1.05 * Math.max(...data.target, ...data.pooled, ...data.steps.flatMap((s) => s.marginal));
+    const top = ceiling(Math.max(...data.target, ...data.pooled, ...data.steps.flatMap((s) => s.marginal)));
     const count = data.labels.length;
     const axes = frame(svg, { bottom: bottomFor(svg, data.labels), top, xRange: [-0.6, count - 0.4] });
     const width = (0.38 * (axes.right - axes.left)) / count;
@@ -51,23 +51,23 @@ const explorers = (() => {
   }
 
   function tradeoff(svg, data, step) {
-    const squaredDistances = data.steps.map((s) => s.squaredDistance);
+    const wrong = (s) => 100 * s.wrongMix;
     const range = [data.steps[0].ess, 1];
     if (range[0] > 0.999) range[0] = 0;
-    const axes = frame(svg, { bottom: 40, top: 1.08 * Math.max(...squaredDistances) || 1, xRange: range, left: 56 });
-    const place = (s) => `${axes.x(s.ess).toFixed(1)} ${axes.y(s.squaredDistance).toFixed(1)}`;
+    const axes = frame(svg, { bottom: 40, top: ceiling(Math.max(...data.steps.map(wrong))), xRange: range });
+    const place = (s) => `${axes.x(s.ess).toFixed(1)} ${axes.y(wrong(s)).toFixed(1)}`;
     svg.append(make("path", { d: `M${data.steps.map(place).join("L")}`, class: "path" }));
     const share = ticks(1 - range[0])[1];
     for (let at = 1; at > range[0] - 1e-9; at -= share) {
       svg.append(make("text", { x: axes.x(at), y: axes.base + 17, "text-anchor": at === 1 ? "end" : "middle" }, `${Number((100 * at).toPrecision(4))} %`));
     }
     svg.append(make("text", { x: (axes.left + axes.right) / 2, y: axes.base + 34, "text-anchor": "middle" }, "effective sample size"));
-    const at = { cx: axes.x(step.ess), cy: axes.y(step.squaredDistance) };
+    const at = { cx: axes.x(step.ess), cy: axes.y(wrong(step)) };
     svg.append(make("line", { x1: at.cx, x2: at.cx, y1: at.cy, y2: axes.base, class: "grid" }));
     const fedavg = data.steps[data.steps.length - 1];
-    svg.append(make("rect", { x: axes.x(1) - 5, y: axes.y(fedavg.squaredDistance) - 5, width: 10, height: 10, class: "orange mark" }));
+    svg.append(make("rect", { x: axes.x(1) - 5, y: axes.y(wrong(fedavg)) - 5, width: 10, height: 10, class: "orange mark" }));
     svg.append(make("circle", { ...at, r: 7, class: "green mark now" }));
-    svg.setAttribute("aria-label", `At ${percent(step.ess)} effective sample size the squared distance is ${short(step.squaredDistance)}; FedAvg has ${short(fedavg.squaredDistance)}.`);
+    svg.setAttribute("aria-label", `At ${percent(step.ess)} effective sample size the mix is wrong for ${percent(step.wrongMix)} of samples; FedAvg’s for ${percent(fedavg.wrongMix)}.`);
   }
 
   function simplex(svg, data, step) {
@@ -122,8 +122,10 @@ const explorers = (() => {
 
     function draw() {
       const step = data.steps[slider.value], fedavg = data.steps[data.steps.length - 1];
-      slider.setAttribute("aria-valuetext", `${percent(step.ess)}, squared distance ${short(step.squaredDistance)}`);
+      slider.setAttribute("aria-valuetext", `${percent(step.ess)}, the mix is wrong for ${percent(step.wrongMix)} of samples`);
       setFact("ess", percent(step.ess));
+      setFact("wrongMix", percent(step.wrongMix));
+      setFact("fedavgMix", `of samples; FedAvg’s for ${percent(fedavg.wrongMix)}`);
       setFact("squaredDistance", short(step.squaredDistance));
       setFact("gain", fedavg.squaredDistance > 0 ? `${Math.round(100 * (1 - step.squaredDistance / fedavg.squaredDistance))} % less than FedAvg’s ${short(fedavg.squaredDistance)}` : "FedAvg already matches the target");
       setFact("samples", whole(step.ess * data.samples));
@@ -157,6 +159,7 @@ const explorers = (() => {
       slider.max = data.steps.length - 1;
       slider.value = data.start;
       setFact("covered", `The target is ${data.covered}.`);
+      setFact("shortage", data.shortage);
       draw();
     }
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from fedpals.experiments.results import Summary
 from fedpals.report.exhibit import METRICS, Exhibit
-from fedpals.report.figures import Panel
+from fedpals.report.figures import Panel, legend_below
 from fedpals.report.finished import FinishedExperiment
-from fedpals.report.lines import Series, draw_series, legend_below
+from fedpals.report.lines import Series, draw_series
 from fedpals.report.looks import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Look
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.report.table import Spread
