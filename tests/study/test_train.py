@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import fedpals as fp
 from fedpals.engine.target_model import TargetModel
 from fedpals.methods import method_of
+from fedpals.shift import homogeneity
 from fedpals.shift.evaluation import Correction
 from fedpals.simulation.run import Run
 from fedpals.simulation.simulator import simulate
@@ -98,6 +99,20 @@ def test_a_study_tells_which_ess_was_chosen(tmp_path: Path) -> None:
     assert fixed.choices() == {}
     with pytest.raises(fp.InputError, match="ess='auto'"):
         fixed.plot("ess")
+
+
+def test_a_study_tests_label_shift_run_by_run(tmp_path: Path) -> None:
+    done = study(tmp_path, methods=["fedavg", "pooled"], seeds=2)
+    checks = done.check()
+    assert [(row["method"], row["seed"]) for row in checks.rows] == [(m, s) for m in done.methods for s in (0, 1)]
+    first = checks.runs[0]
+    assert {test.client for test in first.test.clients} == {"Cleveland", "Hungary", "VA"}
+    assert first.test == homogeneity(done.runs[0].tallies(), 0, clients=federation().names, labels=["healthy", "sick"])
+    together = sum(tally.confusion for tally in done.runs[0].tallies())
+    assert first.balanced_accuracy == pytest.approx(np.mean(np.diag(together) / together.sum(axis=1)))
+    assert f"{first.test.p:.2g}" in str(checks)
+    assert "normally FedAvg's" in str(checks)
+    assert checks._repr_html_().count("<tr>") == 5
 
 
 def test_it_is_the_simulators_run_bit_for_bit(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from fedpals.report import light
 from fedpals.report.advice import advice, choice_sentence, mismatch, shortage_sentence
 from fedpals.report.looks import Look, looks
 from fedpals.report.paired import Paired
+from fedpals.report.run_checks import label_shift
 from fedpals.report.table import Spread
 from fedpals.report.watched import USES, WatchedRun
-from fedpals.shift import Homogeneity, Tally, homogeneity
+from fedpals.shift import Homogeneity, Tally
 from fedpals.shift.evaluation import Correction
 from fedpals.weights import Weights, solve
 
@@ -83,8 +84,7 @@ def _solved(view: ServerView, lam: float | None, ess: float | None) -> Weights:
 @lru_cache(maxsize=64)
 def _label_shift(tallies: str, seed: int, view: ServerView | None) -> Homogeneity:
     """Test label shift with tallies, given as JSON: once, because it takes a second."""
-    names = {"clients": view.clients, "labels": view.labels} if view else {}
-    return homogeneity([Tally.from_json(tally) for tally in json.loads(tallies)], seed, **names)
+    return label_shift([Tally.from_json(tally) for tally in json.loads(tallies)], seed, view)
 
 
 def _checks(by_method: Mapping[str, Sequence[WatchedRun]]) -> list[light.Check]:
@@ -100,7 +100,8 @@ def _checks(by_method: Mapping[str, Sequence[WatchedRun]]) -> list[light.Check]:
         ess = [values[-1] for run in members if (values := run.ess())]
         if ess and min(ess) < 1 - 1e-6:  # of FedAvg there is nothing to say
             checks.append(light.check_ess(title, float(np.median(ess))))
-    tested = next((run for run in runs if run.tallies), None)
+    # FedAvg's model is asked first: one that is made for the target may predict nearly always the same label.
+    tested = next((run for run in sorted(runs, key=lambda run: run.kind != "fedavg") if run.tallies), None)
     if tested is not None:
         tallies = json.dumps([tally.to_json() for tally in tested.tallies])
         checks.append(light.check_label_shift(_label_shift(tallies, tested.seed, tested.view)))

@@ -11,6 +11,7 @@ from fedpals.data import Federation
 from fedpals.engine.metrics import HeldOutMetrics, Metrics
 from fedpals.engine.target_model import TargetModel
 from fedpals.errors import InputError
+from fedpals.report.run_checks import RunChecks, check_runs
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.simulation.record import Record, SelectedRound
 from fedpals.study.table import StudyTable, build_table
@@ -67,6 +68,10 @@ class Study:
         if not values:
             raise InputError(f"metric is {metric!r}, which these runs do not have; give one of {', '.join(METRICS)}")
         return build_table(values, metric, baseline, estimated=not self.has_test)
+
+    def check(self) -> RunChecks:
+        """Test label shift in every run, as `fedpals check` does: a row per run, and which of them to trust."""
+        return check_runs(self.runs)
 
     def history(self) -> list[dict[str, Any]]:
         """Return a row per method, seed, round and correction, ready for ``pandas.DataFrame``."""
