@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -251,6 +252,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"y": Y + 0.5}, r"y\[0\] is 0\.5; labels are whole numbers from 0, or names"),
     ({"y": np.where(Y, "sick", "well")}, "'well', which is not among labels: healthy, sick"),
     ({"x": np.full((180, 4), "a")}, "samples must be numbers"),
+    (
+        {"x": np.where(np.arange(720).reshape(180, 4) == 14, "?", X.astype(str)).astype(object)},
+        r"column 2 holds '\?' \(row 3\), .* read it as one \(pandas.read_csv\(…, na_values='\?'\)\)",
+    ),
+    (
+        {"x": pd.DataFrame({"age": X[:, 0], "ca": np.where(np.arange(180) == 7, "?", "1.0")})},
+        r"the column 'ca' holds '\?' \(row 7\), but samples must be numbers",
+    ),
+    ({"x": pd.DataFrame({"age": X[:, 0], "ca": ["1.0"] * 180})}, r"the column 'ca' holds numbers .*: astype\(float\)"),
+    ({"x": X.astype(object)}, r"x holds object; .* give x\.astype\(float\)"),
     ({"x": np.full((180, 4), np.inf)}, r"x\[0, 0\] is inf"),
 ]
 
@@ -260,6 +271,14 @@ def test_a_bad_federation_is_refused_in_one_sentence(changes: dict[str, Any], me
     with pytest.raises(fp.InputError, match=message) as caught:
         federation(**changes)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", [{False: 0.3, True: 0.7}, {0: 0.3, 1: 0.7}, [0.3, 0.7]])
+def test_labels_may_be_true_and_false(target: Any) -> None:
+    f = federation(y=Y == 1, labels=None, target=target)
+    assert f.dataset.labels == ("False", "True")
+    assert f.dataset.y.tolist() == Y.tolist()
+    assert f.target.tolist() == [0.3, 0.7]
 
 
 def test_a_client_without_samples_is_refused() -> None:
