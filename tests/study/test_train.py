@@ -102,6 +102,43 @@ def test_a_study_tells_which_ess_was_chosen(tmp_path: Path) -> None:
         fixed.plot("ess")
 
 
+def test_a_model_says_what_was_chosen(tmp_path: Path) -> None:
+    done = study(tmp_path, seeds=2, ess=0.5)
+    model = done.best(method="fedpals")
+    chosen = next(
+        r for r in done.runs if (r.run.method.full_title, r.run.seed) == (model.facts.method, model.facts.seed)
+    )
+    assert model.facts.method == "FedPALS (ESS 0.5)"
+    assert any(selected.score == model.facts.estimate for selected in chosen.result().selected.values())
+    shown = repr(model)
+    assert shown.startswith(f"<TargetModel of FedPALS (ESS 0.5), seed {model.facts.seed}: {model.facts.correction}, ")
+    assert model.facts.estimate is not None
+    assert f"estimated target accuracy {100 * model.facts.estimate:.1f} ± " in shown
+    assert shown.endswith("T: healthy 35.0%, sick 65.0%>")
+    model.save(tmp_path / "m.safetensors")
+    assert fp.load(tmp_path / "m.safetensors").facts == model.facts
+    assert repr(fp.load(chosen.model())).startswith("<TargetModel: raw, round ")
+
+
+def test_a_table_says_what_a_constant_guess_would_score(tmp_path: Path) -> None:
+    """Nothing is to be learned of noise, so a model for nearly one label predicts that label."""
+    noise = federation(x=RNG.normal(size=(180, 4)), target=[0.05, 0.95])
+    done = fp.train(noise, methods=["fedavg", "fedpals"], rounds=3, seeds=2, ess=0.5, out=tmp_path, progress=False)
+    table = done.table()
+    text = str(table)
+    assert "Always predicting 'sick', the target's most frequent label, would have an accuracy of 95.0 and a" in text
+    assert "a balanced accuracy of 50.0" in text
+    assert "No better than always predicting 'sick' (by two standard errors): FedAvg as trained, +prior, " in text
+    cell, balanced = table.cells["FedAvg", "+prior"], done.table("balanced_accuracy").cells["FedAvg", "+prior"]
+    assert cell.balanced_accuracy == pytest.approx(balanced.mean)
+    _, below = text.split("balanced accuracy:\n")
+    assert f"{100 * balanced.mean:.1f}" in below.splitlines()[0]
+    assert max(map(len, text.splitlines()[:6])) == len(text.splitlines()[2]), "it makes the table no wider"
+    assert "No better than always" in table._repr_html_()
+    assert "Always predicting" not in str(done.table("log_loss"))
+    assert "No better" not in str(study(tmp_path, rounds=20, learning_rate=0.1).table())
+
+
 def test_a_study_tests_label_shift_run_by_run(tmp_path: Path) -> None:
     done = study(tmp_path, methods=["fedavg", "pooled"], seeds=2)
     checks = done.check()
