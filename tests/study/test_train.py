@@ -90,9 +90,12 @@ def test_a_study_tells_which_ess_was_chosen(tmp_path: Path) -> None:
     assert done.methods == ("FedAvg", "FedPALS (ESS auto)")
     assert list(done.choices()) == ["FedPALS (ESS auto)"]
     ax = done.plot("ess")
+    band: Any = ax.collections[0]
     chosen = [[line.choice.ess for line in record.lines() if line.choice] for record in done.runs[2:]]
     line: Any = ax.lines[0]
     assert list(line.get_ydata()) == pytest.approx(100 * np.mean(chosen, axis=0))
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert [heights.min(), heights.max()] == pytest.approx([100 * np.min(chosen), 100 * np.max(chosen)])
     assert ax.get_title() == done.choices()["FedPALS (ESS auto)"]
     rows = [row["ess"] for row in done.history() if "ess" in row and row["correction"] == "raw"]
     assert rows == [ess for run in chosen for ess in run]

@@ -83,7 +83,8 @@ class Study:
     def plot(self, metric: str = "accuracy", *, correction: str = "raw", ax: Axes | None = None) -> Axes:
         """Draw learning curves, mean and one standard deviation over seeds; return matplotlib's axes.
 
-        ``metric`` may also be "ess": the effective sample size of every round, where it was chosen while training.
+        ``metric`` may also be "ess": the effective sample size of every round, where it was chosen while training;
+        then the band is the range over seeds.
         """
         if metric != "ess":
             _check(metric)
@@ -102,7 +103,8 @@ class Study:
             chosen = self._chosen_ess()
             if not chosen:
                 raise InputError("metric is 'ess', but no run chose its ESS while training; train with ess='auto'")
-            draw_ess(ax, [Series.of_rounds(known_looks[title], runs) for title, runs in chosen.items()], list(chosen))
+            series = [Series.range_of_rounds(known_looks[title], runs) for title, runs in chosen.items()]
+            draw_ess(ax, series, list(chosen))
             ax.set_title("\n".join(self.choices().values()), fontsize="small", wrap=True)
             ax.legend(frameon=False, fontsize="small")
             return ax
@@ -138,10 +140,7 @@ class Study:
         """Return a sentence for every method that chose its ESS while training: which, and why."""
         from fedpals.report.advice import choice_sentence
 
-        return {
-            title: choice_sentence([sum(values) / len(values) for values in zip(*runs, strict=False)])
-            for title, runs in self._chosen_ess().items()
-        }
+        return {title: choice_sentence(runs) for title, runs in self._chosen_ess().items()}
 
     def _chosen_ess(self) -> dict[str, list[list[float]]]:
         """Return the ESS of every round, a list per seed, of the methods that chose it while training."""
