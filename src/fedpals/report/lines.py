@@ -52,7 +52,7 @@ class Series:
         """As `of_rounds`, with a band from the smallest to the largest run: of values that are few and far apart."""
         rounds = min(map(len, lines))
         values = np.array([line[:rounds] for line in lines])
-        return cls(look, np.arange(1, rounds + 1), values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+        return cls(look, np.arange(1.0, rounds + 1), values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
 @dataclass(frozen=True)
