@@ -65,6 +65,45 @@ def test_a_client_that_errs_differently_is_named(finished: Path, tmp_path: Path)
     assert as_json["advice"] in output
 
 
+def test_clients_that_have_names_are_named(finished: Path, tmp_path: Path) -> None:
+    confusions = np.tile(30 * np.eye(10, dtype=np.int64), (6, 1, 1))
+    confusions[4] = confusions[4][[1, 0, *range(2, 10)]]
+    folder = with_tallies(finished, tmp_path / "named", confusions)
+    view = json.loads((folder / "weights.json").read_text())
+    names = ["Nice", "Oslo", "Pisa", "Riga", "Turin", "Ulm"]
+    (folder / "weights.json").write_text(json.dumps({**view, "clients": names}))
+    output = " ".join(run("check", str(folder)).stdout.split())
+    assert "leave out client Turin" in output
+    assert json.loads(run("check", str(folder), "--json").stdout)["leave_out"] == ["Turin"]
+
+
+def test_a_folder_of_runs_has_a_line_per_run_and_says_which_to_trust(tmp_path: Path) -> None:
+    settings = (*QUICK, "--method", "fedavg,fedpals", "--seeds", "2")
+    for held_out in ((), ("--held-out", "0.3")):
+        process = run("run", *settings, *held_out, *(() if held_out else ("--ess", "0.5")), cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+    process = run("check", str(tmp_path / "runs"))
+    assert process.returncode == 0, process.stderr
+    output = " ".join(process.stdout.split())
+    expected = json.loads(run("check", str(tmp_path / "runs"), "--json").stdout)
+    assert [(one["method"], one["seed"]) for one in expected["runs"]] == [
+        ("FedAvg", 0), ("FedAvg", 1), ("FedPALS (ESS auto)", 0), ("FedPALS (ESS auto)", 1),
+    ]  # fmt: skip
+    for one in expected["runs"]:
+        line = f"{one['method']} {one['seed']} ● {one['light']} {one['p']:.2g} {one['effect']:.2f}"
+        assert f"{line} {100 * one['balanced_accuracy']:.1f}" in output
+        alone = json.loads(run("check", one["folder"], "--json").stdout)
+        assert alone.items() <= one.items()
+    assert "Trust the runs whose model tells the labels apart" in output
+    assert "Left out: 4 runs whose clients held nothing out." in output
+
+
+def test_runs_that_held_nothing_out_are_refused_together(tmp_path: Path) -> None:
+    process = run("run", *QUICK, "--ess", "0.5", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "the clients of none of the 1 runs held anything out" in refused("check", str(tmp_path))
+
+
 def test_where_nothing_can_be_tested_it_says_so(finished: Path, tmp_path: Path) -> None:
     confusions = np.zeros((6, 10, 10), dtype=np.int64)
     confusions[range(6), range(6), range(6)] = 5
@@ -75,7 +114,7 @@ def test_where_nothing_can_be_tested_it_says_so(finished: Path, tmp_path: Path) 
 
 def test_bad_input(finished: Path, tmp_path: Path) -> None:
     error = refused("check", str(tmp_path))
-    assert f"{tmp_path}: no run there (config.toml); give the folder of a run" in error
+    assert f"{tmp_path}: no finished run there or below; give the folder of a run" in error
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)
     (copy / "tallies.json").write_text('[{"labels": 10}]')

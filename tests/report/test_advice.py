@@ -51,11 +51,20 @@ def test_advice_fits_the_situation() -> None:
 
 
 def test_what_was_chosen_and_why() -> None:
-    assert choice_sentence([1.0] * 8).startswith("The ESS was 100 %: no other weights had a clearly smaller")
-    assert choice_sentence([1.0, 1.0, 0.6, 0.4, 0.4, 0.4, 0.4, 0.38]).startswith(
+    assert choice_sentence([[1.0] * 8]).startswith("The ESS was 100 %: no other weights had a clearly smaller")
+    assert choice_sentence([[1.0, 1.0, 0.6, 0.4, 0.4, 0.4, 0.4, 0.38]]).startswith(
         "The ESS fell from 100 % to 39 %: weights"
     )
-    assert choice_sentence([0.3, 0.3, 0.3, 0.3, 0.9, 1.0, 1.0, 1.0]).startswith(
+    assert choice_sentence([[0.3, 0.3, 0.3, 0.3, 0.9, 1.0, 1.0, 1.0]]).startswith(
         "The ESS rose from 30 % to 100 %: no other"
     )
-    assert choice_sentence([0.3]).startswith("The ESS was 30 %: weights nearer")
+    assert choice_sentence([[0.3]]).startswith("The ESS was 30 %: weights nearer")
+
+
+def test_what_was_chosen_in_single_rounds_is_not_hidden_by_the_others() -> None:
+    usual = [0.25] * 8
+    assert choice_sentence([usual, [*usual[:3], 1.0, *usual[4:]], usual]).startswith(
+        "The ESS was mostly 25 %, up to 100 % in some rounds: weights nearer"
+    )
+    assert "mostly 100 %, down to 50 % in some rounds: no" in choice_sentence([[1.0, 1.0, 0.5, 1.0]])
+    assert "mostly 50 %, down to 25 % and up to 75 % in some" in choice_sentence([[0.5, 0.25, 0.75, 0.5, 0.5]])

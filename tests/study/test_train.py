@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import fedpals as fp
 from fedpals.engine.target_model import TargetModel
 from fedpals.methods import method_of
+from fedpals.shift import homogeneity
 from fedpals.shift.evaluation import Correction
 from fedpals.simulation.run import Run
 from fedpals.simulation.simulator import simulate
@@ -79,6 +80,8 @@ def test_from_arrays_to_predictions_with_t_alone(tmp_path: Path) -> None:
     assert np.allclose(probabilities.sum(axis=1), 1)
     model.save(tmp_path / "m.safetensors")
     assert np.array_equal(fp.load(tmp_path / "m.safetensors", Net).predict_proba(X), probabilities)
+    with pytest.raises(fp.InputError, match=r"load\('.*', Net\); for the command line .*--model net:Net.* --trust"):
+        fp.load(tmp_path / "m.safetensors")
     assert set(model.predict(X)) <= {"healthy", "sick"}
 
 
@@ -88,9 +91,12 @@ def test_a_study_tells_which_ess_was_chosen(tmp_path: Path) -> None:
     assert done.methods == ("FedAvg", "FedPALS (ESS auto)")
     assert list(done.choices()) == ["FedPALS (ESS auto)"]
     ax = done.plot("ess")
+    band: Any = ax.collections[0]
     chosen = [[line.choice.ess for line in record.lines() if line.choice] for record in done.runs[2:]]
     line: Any = ax.lines[0]
     assert list(line.get_ydata()) == pytest.approx(100 * np.mean(chosen, axis=0))
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert [heights.min(), heights.max()] == pytest.approx([100 * np.min(chosen), 100 * np.max(chosen)])
     assert ax.get_title() == done.choices()["FedPALS (ESS auto)"]
     rows = [row["ess"] for row in done.history() if "ess" in row and row["correction"] == "raw"]
     assert rows == [ess for run in chosen for ess in run]
@@ -98,6 +104,57 @@ def test_a_study_tells_which_ess_was_chosen(tmp_path: Path) -> None:
     assert fixed.choices() == {}
     with pytest.raises(fp.InputError, match="ess='auto'"):
         fixed.plot("ess")
+
+
+def test_a_model_says_what_was_chosen(tmp_path: Path) -> None:
+    done = study(tmp_path, seeds=2, ess=0.5)
+    model = done.best(method="fedpals")
+    chosen = next(
+        r for r in done.runs if (r.run.method.full_title, r.run.seed) == (model.facts.method, model.facts.seed)
+    )
+    assert model.facts.method == "FedPALS (ESS 0.5)"
+    assert any(selected.score == model.facts.estimate for selected in chosen.result().selected.values())
+    shown = repr(model)
+    assert shown.startswith(f"<TargetModel of FedPALS (ESS 0.5), seed {model.facts.seed}: {model.facts.correction}, ")
+    assert model.facts.estimate is not None
+    assert f"estimated target accuracy {100 * model.facts.estimate:.1f} ± " in shown
+    assert shown.endswith("T: healthy 35.0%, sick 65.0%>")
+    model.save(tmp_path / "m.safetensors")
+    assert fp.load(tmp_path / "m.safetensors").facts == model.facts
+    assert repr(fp.load(chosen.model())).startswith("<TargetModel: raw, round ")
+
+
+def test_a_table_says_what_a_constant_guess_would_score(tmp_path: Path) -> None:
+    """Nothing is to be learned of noise, so a model for nearly one label predicts that label."""
+    noise = federation(x=RNG.normal(size=(180, 4)), target=[0.05, 0.95])
+    done = fp.train(noise, methods=["fedavg", "fedpals"], rounds=3, seeds=2, ess=0.5, out=tmp_path, progress=False)
+    table = done.table()
+    text = str(table)
+    assert "Always predicting 'sick', the target's most frequent label, would have an accuracy of 95.0 and a" in text
+    assert "a balanced accuracy of 50.0" in text
+    assert "No better than always predicting 'sick' (by two standard errors): FedAvg as trained, +prior, " in text
+    cell, balanced = table.cells["FedAvg", "+prior"], done.table("balanced_accuracy").cells["FedAvg", "+prior"]
+    assert cell.balanced_accuracy == pytest.approx(balanced.mean)
+    _, below = text.split("balanced accuracy:\n")
+    assert f"{100 * balanced.mean:.1f}" in below.splitlines()[0]
+    assert max(map(len, text.splitlines()[:6])) == len(text.splitlines()[2]), "it makes the table no wider"
+    assert "No better than always" in table._repr_html_()
+    assert "Always predicting" not in str(done.table("log_loss"))
+    assert "No better" not in str(study(tmp_path, rounds=20, learning_rate=0.1).table())
+
+
+def test_a_study_tests_label_shift_run_by_run(tmp_path: Path) -> None:
+    done = study(tmp_path, methods=["fedavg", "pooled"], seeds=2)
+    checks = done.check()
+    assert [(row["method"], row["seed"]) for row in checks.rows] == [(m, s) for m in done.methods for s in (0, 1)]
+    first = checks.runs[0]
+    assert {test.client for test in first.test.clients} == {"Cleveland", "Hungary", "VA"}
+    assert first.test == homogeneity(done.runs[0].tallies(), 0, clients=federation().names, labels=["healthy", "sick"])
+    together = np.sum([tally.confusion for tally in done.runs[0].tallies()], axis=0)
+    assert first.balanced_accuracy == pytest.approx(np.mean(np.diag(together) / together.sum(axis=1)))
+    assert f"{first.test.p:.2g}" in str(checks)
+    assert "normally FedAvg's" in str(checks)
+    assert checks._repr_html_().count("<tr>") == 5
 
 
 def test_it_is_the_simulators_run_bit_for_bit(tmp_path: Path) -> None:
@@ -236,6 +293,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"y": Y + 0.5}, r"y\[0\] is 0\.5; labels are whole numbers from 0, or names"),
     ({"y": np.where(Y, "sick", "well")}, "'well', which is not among labels: healthy, sick"),
     ({"x": np.full((180, 4), "a")}, "samples must be numbers"),
+    (
+        {"x": np.where(np.arange(720).reshape(180, 4) == 14, "?", X.astype(str)).astype(object)},
+        r"column 2 holds '\?' \(row 3\), .* read it as one \(pandas.read_csv\(…, na_values='\?'\)\)",
+    ),
+    ({"x": X.astype(object)}, r"x holds object; .* give x\.astype\(float\)"),
     ({"x": np.full((180, 4), np.inf)}, r"x\[0, 0\] is inf"),
 ]
 
@@ -245,6 +307,23 @@ def test_a_bad_federation_is_refused_in_one_sentence(changes: dict[str, Any], me
     with pytest.raises(fp.InputError, match=message) as caught:
         federation(**changes)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", [{False: 0.3, True: 0.7}, {0: 0.3, 1: 0.7}, [0.3, 0.7]])
+def test_labels_may_be_true_and_false(target: Any) -> None:
+    f = federation(y=Y == 1, labels=None, target=target)
+    assert f.dataset.labels == ("False", "True")
+    assert f.dataset.y.tolist() == Y.tolist()
+    assert f.target.tolist() == [0.3, 0.7]
+
+
+def test_a_table_whose_column_holds_no_numbers_is_refused_by_its_name() -> None:
+    pandas: Any = pytest.importorskip("pandas")
+    words = np.where(np.arange(180) == 7, "?", "1.0")
+    with pytest.raises(fp.InputError, match=r"the column 'ca' holds '\?' \(row 7\), but samples must be numbers"):
+        federation(x=pandas.DataFrame({"age": X[:, 0], "ca": words}))
+    with pytest.raises(fp.InputError, match=r"the column 'ca' holds numbers .*: astype\(float\)"):
+        federation(x=pandas.DataFrame({"age": X[:, 0], "ca": ["1.0"] * 180}))
 
 
 def test_a_client_without_samples_is_refused() -> None:

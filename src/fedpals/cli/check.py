@@ -1,4 +1,4 @@
-"""`fedpals check`: test whether the clients of a finished run differ by more than their labels."""
+"""`fedpals check`: test whether the clients of finished runs differ by more than their labels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpals.cli.terminal import escape, new_console
+from fedpals.errors import InputError
 
 if TYPE_CHECKING:
-    from fedpals.shift import Homogeneity, Tally
-    from fedpals.simulation.record import Record
+    from fedpals.report.run_checks import CheckedRun, RunChecks
+    from fedpals.shift import Homogeneity
 
 _SHOWN_ROWS = 10
 """Number of rows of a table; --json has all."""
@@ -28,36 +29,81 @@ _LIGHTS = {
     "red": ("red", "clients differ by more than their labels"),
 }
 
+_NUMBERS = {"seed", "p", "V", "balanced, %"}
+"""Columns of the table of runs that are aligned to the right."""
+_LONG_LINE = 1000
+"""Characters that no line of that table has."""
+
 
 def check(
-    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="A finished run whose clients held samples out.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_FOLDER", help="A finished run whose clients held samples out, or a folder of such runs."
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and nothing else.")] = False,
 ) -> None:
     """Test for label shift: whether the model makes the same errors at all clients, label by label.
 
-    RUN_FOLDER is a finished run with --held-out.
+    RUN_FOLDER is a finished run with --held-out, or a folder that holds several: then there is a line per run. Trust
+    those whose model tells the labels apart, normally FedAvg's.
     """
-    from fedpals.shift import homogeneity
-    from fedpals.simulation.record import Record  # slow to import, so only here
+    from fedpals.report.run_checks import check_run, check_runs  # slow to import, so only here
+    from fedpals.simulation.record import Record
 
-    record = Record.at(run)
-    tallies = record.tallies()
-    result = homogeneity(tallies, record.run.seed, labels=record.server_view().labels)
+    if Record.is_run(folder):
+        _show_run(check_run(Record.at(folder)), as_json=as_json)
+        return
+    records = {record.run.digest: record for record in Record.all_below(folder)}  # a copy counts once
+    if not records:
+        raise InputError(
+            f"{folder}: no finished run there or below; give the folder of a run, "
+            "runs/<task>/<method>/<seed>-<digest>, or one that holds several"
+        )
+    with new_console(stderr=True).status("Testing"):
+        checks = check_runs(records.values())
+    _show_runs(checks, len(records) - len(checks.runs), as_json=as_json)
+
+
+def _show_run(checked: CheckedRun, *, as_json: bool) -> None:
+    result = checked.test
     if as_json:
-        sys.stdout.write(json.dumps(_as_json(result), allow_nan=False) + "\n")
+        _print_json(_as_json(result))
         return
     console = new_console()
-    console.print(f"[dim]{escape(_title(record, tallies))}[/dim]\n", soft_wrap=True)
+    console.print(f"[dim]{escape(checked.title)}[/dim]\n", soft_wrap=True)
     _print_light(console, result)
     _print_breaks(console, result)
     console.print(f"\n{escape(result.advice)}", soft_wrap=True)
 
 
-def _title(record: Record, tallies: Sequence[Tally]) -> str:
-    run = record.run
-    samples = sum(int(tally.samples.sum()) for tally in tallies)
-    title = f"{run.data.name}, {run.method.full_title}, seed {run.seed}"
-    return f"{title}: {len(tallies)} clients, {samples:,} held-out samples"
+def _show_runs(checks: RunChecks, left_out: int, *, as_json: bool) -> None:
+    from fedpals.report.run_checks import COLUMNS, WHICH_TO_TRUST
+
+    if as_json:
+        runs = [
+            {"folder": str(run.folder), "federation": run.federation, "method": run.method, "seed": run.seed,
+             "balanced_accuracy": run.balanced_accuracy, **_as_json(run.test)}
+            for run in checks.runs
+        ]  # fmt: skip
+        _print_json({"runs": runs, "advice": WHICH_TO_TRUST})
+        return
+    console = new_console()
+    console.width = max(console.width, _LONG_LINE)  # a line per run, on narrow terminals, too
+    header, *rows = checks.texts()
+    light = header.index("light")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in header:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
+    for row in rows:
+        shown = [*map(escape, row)]
+        shown[light] = f"[{_LIGHTS[row[light]][0]}]●[/] {row[light]}"
+        table.add_row(*shown)
+    console.print(table)
+    console.print(f"[dim]{COLUMNS}[/dim]\n\n{WHICH_TO_TRUST}", soft_wrap=True)
+    if left_out:
+        console.print(f"[dim]Left out: {left_out} runs whose clients held nothing out.[/dim]", soft_wrap=True)
 
 
 def _print_light(console: Console, result: Homogeneity) -> None:
@@ -116,6 +162,10 @@ def _print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequen
     console.print(table)
     if len(rows) > _SHOWN_ROWS:
         console.print(f"[dim]and {len(rows) - _SHOWN_ROWS} more; --json shows all[/dim]")
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
 
 
 def _as_json(result: Homogeneity) -> dict[str, Any]:

@@ -221,7 +221,8 @@ def _with_samples(dataset: Dataset, x: npt.NDArray[Any], y: Indices) -> tuple[Da
 def _probabilities(target: Any, labels: Sequence[str]) -> Vector:
     """Return T, a probability per label."""
     if isinstance(target, Mapping):
-        given = {str(label): share for label, share in target.items()}
+        names = {"0": "False", "1": "True"} if tuple(labels) == ("False", "True") else {}  # as numbers they are equal
+        given = {names.get(str(label), str(label)): share for label, share in target.items()}
         for label in given:
             if label not in labels:
                 hint = did_you_mean(label, labels) or f"; they are {', '.join(labels)}"

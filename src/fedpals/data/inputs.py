@@ -21,15 +21,17 @@ def as_samples(x: Any, what: str = "x") -> npt.NDArray[Any]:
     Missing values stay NaN. Images without a channel axis, (n, H, W), get one.
     """
     if hasattr(x, "dtypes") and hasattr(x, "columns"):  # a pandas DataFrame
-        words = [str(name) for name, kind in zip(x.columns, x.dtypes, strict=True) if kind.kind not in "buif"]
-        if words:
-            raise InputError(
-                f"{what}: the column {words[0]!r} holds no numbers; turn it into numbers, for instance with "
-                "pandas.get_dummies, or leave it out"
-            )
+        for i, (name, kind) in enumerate(zip(x.columns, x.dtypes, strict=True)):
+            if kind.kind not in "buif":
+                raise InputError(_no_numbers(what, f"the column {str(name)!r}", np.asarray(x.iloc[:, i], dtype=object)))
     values = _as_array(x, what)
     if values.dtype.kind not in "buif":
-        raise InputError(f"{what} holds {values.dtype}; samples must be numbers, a row or an image each")
+        for column in range(values.shape[1] if values.ndim == 2 else 0):
+            if _first_word(values[:, column]) is not None:
+                raise InputError(_no_numbers(what, f"column {column}", values[:, column]))
+        raise InputError(
+            f"{what} holds {values.dtype}; samples must be numbers, a row or an image each: give {what}.astype(float)"
+        )
     if values.ndim == 3:
         values = values[:, None]
     if values.ndim not in (2, 4) or 0 in values.shape[1:]:
@@ -44,6 +46,29 @@ def as_samples(x: Any, what: str = "x") -> npt.NDArray[Any]:
         at = tuple(int(i) for i in np.argwhere(np.isinf(numbers))[0])
         raise InputError(f"{what}[{', '.join(map(str, at))}] is {values[at]}; numbers must be finite")
     return numbers
+
+
+def _no_numbers(what: str, column: str, values: npt.NDArray[Any]) -> str:
+    """Say which column of samples holds words, where, and what to do about it."""
+    found = _first_word(values)
+    if found is None:
+        return f"{what}: {column} holds numbers that are stored as something else; turn it into numbers: astype(float)"
+    row, word = found
+    return (
+        f"{what}: {column} holds {word!r} (row {row}), but samples must be numbers; if that stands for a missing "
+        f"value, read it as one (pandas.read_csv(…, na_values={str(word)!r})), else turn the column into numbers, for "
+        "instance with pandas.get_dummies, or leave it out"
+    )
+
+
+def _first_word(values: npt.NDArray[Any]) -> tuple[int, Any] | None:
+    """Return the first value that cannot be read as a number, and its position before it; None where all can."""
+    for at, value in enumerate(values.tolist()):
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return at, value
+    return None
 
 
 def column_names(x: Any) -> tuple[str, ...]:
@@ -75,7 +100,7 @@ def as_labels(y: Any, labels: Sequence[Any] | None, samples: int, what: str = "y
                 raise InputError(
                     f"{what} holds {largest}; labels are whole numbers from 0 without large gaps, or names"
                 )
-            labels = range(largest + 1)
+            labels = (False, True) if values.dtype.kind == "b" else range(largest + 1)
         else:
             labels = sorted({str(value) for value in values})
     names = tuple(str(label) for label in labels)

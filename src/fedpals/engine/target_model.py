@@ -54,6 +54,13 @@ class ModelFacts:
     image_size: int | None = None
     columns: tuple[str, ...] = ()
     """Names of the columns of a table, in the order of training."""
+    method: str | None = None
+    """Title of the method that trained it, where a study chose it; so the next three."""
+    seed: int | None = None
+    estimate: float | None = None
+    """Target accuracy as clients' held-out samples estimate it."""
+    standard_error: float | None = None
+    """Of ``estimate``."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -80,6 +87,16 @@ class TargetModel:
         self, model: FlatModel, facts: ModelFacts, use: Head | Calibration | None = None, scaling: Scaling | None = None
     ) -> None:
         self.facts, self.scaling, self._model, self._use = facts, scaling, model, use
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        origin = "" if facts.method is None else f" of {facts.method}, seed {facts.seed}"
+        worth = "" if facts.estimate is None else f"; estimated target accuracy {100 * facts.estimate:.1f}"
+        if worth and facts.standard_error is not None:
+            worth += f" ± {100 * facts.standard_error:.1f}"
+        unit = " %" if worth else ""
+        mix = ", ".join(f"{label} {share:.1%}" for label, share in zip(facts.labels, facts.target, strict=True))
+        return f"<TargetModel{origin}: {facts.correction}, round {facts.round}{worth}{unit}; T: {mix}>"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -236,7 +253,11 @@ def _network(
         return build_own(network, **settings)
     if facts.model.startswith("memory:"):
         name = facts.model.removeprefix("memory:")
-        raise InputError(f"{path} was trained with your own network {name}; give it: load({str(path)!r}, {name})")
+        raise InputError(
+            f"{path} was trained with your own network {name}, whose code it does not have; in Python give it: "
+            f"load({str(path)!r}, {name}); for the command line keep it in a file, net.py, train with "
+            f"model='net:{name}' (--model net:{name}), and predict with --trust"
+        )
     check_trust(facts.model, path, trust=trust)
     return build(facts.model, **settings)
 

@@ -96,15 +96,16 @@ def advice(weights: Weights) -> str:
     return f"{effect}, and they keep the effect of {samples}: use them."
 
 
-def choice_sentence(ess: Sequence[float]) -> str:
-    """Say which effective sample sizes were chosen in the rounds of a training, and why.
+def choice_sentence(runs: Sequence[Sequence[float]]) -> str:
+    """Say which effective sample sizes were chosen in the rounds of a training, a list per seed, and why.
 
-    >>> choice_sentence([0.42, 0.41, 0.41, 0.41])
+    >>> choice_sentence([[0.42, 0.41, 0.41, 0.41]])
     "The ESS was 41 %: weights nearer to the target's labels had a smaller estimated target loss than FedAvg's."
     """
-    early, late = float(np.median(ess[: max(1, len(ess) // 4)])), float(np.median(ess[-max(1, len(ess) // 4) :]))
+    early = float(np.median([value for run in runs for value in run[: max(1, len(run) // 4)]]))
+    late = float(np.median([value for run in runs for value in run[-max(1, len(run) // 4) :]]))
     if abs(early - late) < _SAME_ESS:
-        change = f"was {_percent(late)}"
+        change = f"was {_with_exceptions(late, [value for run in runs for value in run])}"
     else:
         change = f"{'fell' if late < early else 'rose'} from {_percent(early)} to {_percent(late)}"
     if late > 1 - _SAME_ESS:
@@ -112,6 +113,21 @@ def choice_sentence(ess: Sequence[float]) -> str:
     else:
         reason = "weights nearer to the target's labels had a smaller estimated target loss than FedAvg's"
     return f"The ESS {change}: {reason}."
+
+
+def _with_exceptions(usual: float, values: Sequence[float]) -> str:
+    """Write what is usual, and how far single rounds are from it.
+
+    >>> _with_exceptions(0.25, [0.25, 0.25, 0.55])
+    'mostly 25 %, up to 55 % in some rounds'
+    """
+    low, high = min(values), max(values)
+    parts = []
+    if usual - low >= _SAME_ESS:
+        parts.append(f"down to {_percent(low)}")
+    if high - usual >= _SAME_ESS:
+        parts.append(f"up to {_percent(high)}")
+    return f"mostly {_percent(usual)}, {' and '.join(parts)} in some rounds" if parts else _percent(usual)
 
 
 def _absent_labels(weights: Weights) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedpals.report.advice import coverage_sentence, mismatch
+from fedpals.report.majority import Majority
 from fedpals.shift import Homogeneity, Light
 from fedpals.weights import Weights
 
@@ -14,6 +15,8 @@ _SMALL_MISMATCH, _LARGE_MISMATCH = 0.05, 0.2
 """Shares of wrong samples in the best mix up to which the light is green, and amber."""
 _LOW_ESS = 0.25
 """Effective sample size below which weights are noisy."""
+_MOST_WEIGHT, _ALL_WEIGHT = 0.5, 0.995
+"""Share of the weight from which clients cannot just be left out, and from which it is all of it."""
 _WIDE_ERROR = 0.05
 """Standard error of an estimate above which it says little."""
 
@@ -49,9 +52,28 @@ def check_ess(method: str, ess: float) -> Check:
     return Check("green", f"{method} keeps the effect of {ess:.0%} of the samples.")
 
 
-def check_label_shift(test: Homogeneity) -> Check:
-    """Say whether clients differ by more than their labels."""
+def check_label_shift(test: Homogeneity, carried: Mapping[str, Mapping[str, float]] | None = None) -> Check:
+    """Say whether clients differ by more than their labels.
+
+    ``carried`` are the weights by method and client: to leave out those that carry most of it would be no advice.
+    """
+    for method, weights in (carried or {}).items():
+        share = sum(weights.get(client, 0.0) for client in test.leave_out)
+        if share >= _MOST_WEIGHT:
+            names, several = " and ".join(test.leave_out), len(test.leave_out) > 1
+            weight = "all the weight" if share >= _ALL_WEIGHT else f"{share:.0%} of the weight"
+            return Check(
+                test.light,
+                f"{test.finding}: {names} {'differ' if several else 'differs'} from the others, and "
+                f"{'carry' if several else 'carries'} {weight} of {method}. Ask what differs there before you use the "
+                "model.",
+            )
     return Check(test.light, test.advice)
+
+
+def check_guess(majority: Majority, models: Sequence[str]) -> Check | None:
+    """Name the models that are no better than always predicting the target's most frequent label; None without any."""
+    return Check("amber", majority.warning(models)) if models else None
 
 
 def check_refusals(refused: int, asked: int) -> Check:

@@ -26,17 +26,19 @@ _MAX_LETTERS = 36
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A line and its band: mean and standard deviation at each ``x``."""
+    """A line and its band at each ``x``."""
 
     look: Look
     x: Vector
     mean: Vector
-    std: Vector
+    low: Vector
+    high: Vector
 
     @classmethod
     def of(cls, look: Look, x: npt.ArrayLike, spreads: Sequence[Spread]) -> Series:
-        """Build a series from one spread per ``x``."""
-        return cls(look, np.asarray(x), np.array([s.mean for s in spreads]), np.array([s.std for s in spreads]))
+        """Build a series from one spread per ``x``; the band is one standard deviation."""
+        mean, std = np.array([s.mean for s in spreads]), np.array([s.std for s in spreads])
+        return cls(look, np.asarray(x), mean, mean - std, mean + std)
 
     @classmethod
     def of_rounds(cls, look: Look, lines: Sequence[Sequence[float]]) -> Series:
@@ -44,6 +46,13 @@ class Series:
         rounds = min(map(len, lines))
         spreads = [Spread.of(line[i] for line in lines) for i in range(rounds)]
         return cls.of(look, np.arange(1, rounds + 1), spreads)
+
+    @classmethod
+    def range_of_rounds(cls, look: Look, lines: Sequence[Sequence[float]]) -> Series:
+        """As `of_rounds`, with a band from the smallest to the largest run: of values that are few and far apart."""
+        rounds = min(map(len, lines))
+        values = np.array([line[:rounds] for line in lines])
+        return cls(look, np.arange(1.0, rounds + 1), values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
 @dataclass(frozen=True)
@@ -57,9 +66,9 @@ class Compared:
 
 
 def draw_series(ax: Axes, series: Sequence[Series], labels: Sequence[str] = (), scale: float = 100) -> None:
-    """Draw lines, each with a band of one standard deviation, multiplied by ``scale``; by default in %."""
+    """Draw lines, each with its band, multiplied by ``scale``; by default in %."""
     for i, s in enumerate(series):
-        mean, std, name = scale * s.mean, scale * s.std, f"method-{s.look.number}"
+        mean, name = scale * s.mean, f"method-{s.look.number}"
         ax.plot(
             s.x,
             mean,
@@ -71,7 +80,7 @@ def draw_series(ax: Axes, series: Sequence[Series], labels: Sequence[str] = (), 
             label=labels[i] if labels else None,
             gid=f"{name}-line",
         )
-        band = ax.fill_between(s.x, mean - std, mean + std, color=s.look.colour, alpha=0.08, linewidth=0)
+        band = ax.fill_between(s.x, scale * s.low, scale * s.high, color=s.look.colour, alpha=0.08, linewidth=0)
         band.set_gid(f"{name}-band")
     ax.grid(visible=True, color=GREY, alpha=0.2, linewidth=0.6)
     low, high = ax.get_ylim()

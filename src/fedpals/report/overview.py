@@ -18,10 +18,12 @@ from fedpals.labels import LabelCounts
 from fedpals.report import light
 from fedpals.report.advice import advice, choice_sentence, mismatch, shortage_sentence
 from fedpals.report.looks import Look, looks
+from fedpals.report.majority import Majority, sampling_error, typical_error
 from fedpals.report.paired import Paired
+from fedpals.report.run_checks import label_shift
 from fedpals.report.table import Spread
 from fedpals.report.watched import USES, WatchedRun
-from fedpals.shift import Homogeneity, Tally, homogeneity
+from fedpals.shift import Homogeneity, Tally
 from fedpals.shift.evaluation import Correction
 from fedpals.weights import Weights, solve
 
@@ -83,8 +85,7 @@ def _solved(view: ServerView, lam: float | None, ess: float | None) -> Weights:
 @lru_cache(maxsize=64)
 def _label_shift(tallies: str, seed: int, view: ServerView | None) -> Homogeneity:
     """Test label shift with tallies, given as JSON: once, because it takes a second."""
-    names = {"clients": view.clients, "labels": view.labels} if view else {}
-    return homogeneity([Tally.from_json(tally) for tally in json.loads(tallies)], seed, **names)
+    return label_shift([Tally.from_json(tally) for tally in json.loads(tallies)], seed, view)
 
 
 def _checks(by_method: Mapping[str, Sequence[WatchedRun]]) -> list[light.Check]:
@@ -100,10 +101,12 @@ def _checks(by_method: Mapping[str, Sequence[WatchedRun]]) -> list[light.Check]:
         ess = [values[-1] for run in members if (values := run.ess())]
         if ess and min(ess) < 1 - 1e-6:  # of FedAvg there is nothing to say
             checks.append(light.check_ess(title, float(np.median(ess))))
-    tested = next((run for run in runs if run.tallies), None)
+    # FedAvg's model is asked first: one that is made for the target may predict nearly always the same label.
+    tested = next((run for run in sorted(runs, key=lambda run: run.kind != "fedavg") if run.tallies), None)
     if tested is not None:
         tallies = json.dumps([tally.to_json() for tally in tested.tallies])
-        checks.append(light.check_label_shift(_label_shift(tallies, tested.seed, tested.view)))
+        carried = {title: _last_weights(members) for title, members in by_method.items()}
+        checks.append(light.check_label_shift(_label_shift(tallies, tested.seed, tested.view), carried))
     rounds = [line for run in runs for line in run.lines]
     if rounds:
         checks.append(light.check_refusals(sum(r.refused for r in runs), sum(line.participants for line in rounds)))
@@ -111,9 +114,51 @@ def _checks(by_method: Mapping[str, Sequence[WatchedRun]]) -> list[light.Check]:
         errors = [w[1].standard_error for w in worth if w and w[1] and w[1].standard_error is not None]
         unseen = max((_unseen_share(run.view) for run in views.values() if run.view), default=0.0)
         checks.append(light.check_estimate(max(errors, default=None), unseen))
+    if (majority := _majority(runs)) is not None:
+        finished = {title: members for title, members in by_method.items() if all(run.finished for run in members)}
+        checks.append(light.check_guess(majority, _no_better(finished, majority)))
     diverged = [f"{run.method}, seed {run.seed}" for run in runs if run.result and run.result.diverged]
     checks.append(light.check_divergence(diverged))
     return [check for check in checks if check is not None]
+
+
+def _last_weights(members: Sequence[WatchedRun]) -> dict[str, float]:
+    """Return the weights of the last round, by client; the mean over a method's runs."""
+    total: dict[str, float] = {}
+    for run in members:
+        if run.lines and run.view is not None:
+            last, names = run.lines[-1].weights, run.view.clients
+            for client, alpha in zip(last.participants, last.alpha, strict=True):
+                name = names[client] if names else str(client)
+                total[name] = total.get(name, 0.0) + alpha / len(members)
+    return total
+
+
+def _majority(runs: Sequence[WatchedRun]) -> Majority | None:
+    view = next((run.view for run in runs if run.view is not None), None)
+    return None if view is None else Majority.of(view)
+
+
+def _no_better(by_method: Mapping[str, Sequence[WatchedRun]], majority: Majority) -> list[str]:
+    """Name the methods, with their uses, whose accuracy is not above a constant guess."""
+    named = []
+    for title, members in by_method.items():
+        if uses := [name for use, name in USES.items() if _is_guess(members, use, majority)]:
+            named.append(f"{title} {', '.join(uses)}")
+    return named
+
+
+def _is_guess(members: Sequence[WatchedRun], use: Correction, majority: Majority) -> bool:
+    """Return whether a method's accuracy, on test samples or else as estimated, is not above a constant guess."""
+    tests, estimates = _by_seed(members, use)
+    if tests:
+        mean = sum(tests.values()) / len(tests)
+        samples = max((run.result.test_samples for run in members if run.result), default=0)
+        return not majority.beaten_by(mean, sampling_error(mean, samples))
+    if not estimates:
+        return False
+    mean = sum(value for value, _ in estimates.values()) / len(estimates)
+    return not majority.beaten_by(mean, typical_error(error for _, error in estimates.values()))
 
 
 def _unseen_share(view: ServerView) -> float:
@@ -130,9 +175,9 @@ def _advice(by_method: Mapping[str, Sequence[WatchedRun]], view: ServerView | No
     for title, members in by_method.items():
         run = members[0]
         ess = run.ess()
-        chosen = [line.choice.ess for line in run.lines if line.choice is not None]
-        if chosen:
-            sentences.append(f"{title}: {choice_sentence(chosen)}")
+        chosen = [[line.choice.ess for line in member.lines if line.choice is not None] for member in members]
+        if any(chosen):
+            sentences.append(f"{title}: {choice_sentence([values for values in chosen if values])}")
         if ess and ess[-1] < 1 - 1e-6 and len(run.lines[-1].weights.participants) == len(view.counts):
             sentences.append(f"{title}: {advice(_solved(view, None, round(max(ess[-1], 1e-3), 3)))}")
     return [sentence for sentence in dict.fromkeys(sentences) if sentence]
@@ -141,6 +186,7 @@ def _advice(by_method: Mapping[str, Sequence[WatchedRun]], view: ServerView | No
 def _table(by_method: Mapping[str, Sequence[WatchedRun]]) -> dict[str, Any]:
     """Return mean ± std on test samples, estimates ± standard error, and paired differences to the first method."""
     rows = []
+    majority = _majority([run for members in by_method.values() for run in members])
     baseline = next((title for title in by_method if title == "FedAvg"), next(iter(by_method), ""))
     for title, members in by_method.items():
         for use, name in USES.items():
@@ -157,12 +203,19 @@ def _table(by_method: Mapping[str, Sequence[WatchedRun]]) -> dict[str, Any]:
                     "use": name,
                     "test": _test_text(list(tests.values())) if tests else "",
                     "estimate": _estimate_text(estimates.values()) if estimates else "",
+                    "balanced": _balanced_text(members, use),
                     "difference": pair.text() if other and pair else "",
                     "verdict": pair.verdict() if other and pair else "",
+                    "guess": majority is not None and _is_guess(members, use, majority),
                     "seeds": len(members),
                 }
             )
-    return {"baseline": baseline, "rows": rows, "final": all(r.result for m in by_method.values() for r in m)}
+    return {
+        "baseline": baseline,
+        "rows": rows,
+        "final": all(r.result for m in by_method.values() for r in m),
+        "majority": "" if majority is None else majority.sentence,
+    }
 
 
 def _by_seed(
@@ -188,9 +241,20 @@ def _test_text(values: Sequence[float]) -> str:
 def _estimate_text(estimates: Any) -> str:
     """Write the mean of estimates, ± the standard error that one of them has (root mean square)."""
     values = [value for value, _ in estimates]
-    errors = [error for _, error in estimates if error is not None]
-    error = f" ± {100 * math.sqrt(sum(e * e for e in errors) / len(errors)):.1f}" if errors else ""
-    return f"{100 * sum(values) / len(values):.1f}{error}"
+    error = typical_error(error for _, error in estimates)
+    return f"{100 * sum(values) / len(values):.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
+
+
+def _balanced_text(members: Sequence[WatchedRun], use: Correction) -> str:
+    """Write the mean balanced accuracy over seeds, on test samples or else as estimated; nothing where unknown."""
+    values = []
+    for run in members:
+        test, clients = run.worth(use) or (None, None)
+        if test is not None and test.balanced_accuracy is not None:
+            values.append(test.balanced_accuracy)
+        elif test is None and clients is not None and clients.balanced_accuracy is not None:
+            values.append(clients.balanced_accuracy.value)
+    return f"{100 * sum(values) / len(values):.1f}" if values else ""
 
 
 def _charts(
@@ -214,7 +278,8 @@ def _charts(
         _lines("Estimated target accuracy", "%, from the clients' held-out samples; band: standard error", estimates,
                styles, errors),
         _lines("Target accuracy", "%, on test samples; band: standard deviation over seeds", tests, styles),
-        _lines("Effective sample size", "% of the participants' samples", ess, styles),
+        _lines("Effective sample size", "% of the participants' samples; band: range over seeds", ess, styles,
+               of_range=True),
     ]  # fmt: skip
     return [*charts, *(_bars(by_method, styles, view) if view is not None else [])]
 
@@ -230,17 +295,25 @@ def _lines(
     unit: str,
     curves: Mapping[str, Sequence[Sequence[float]]],
     styles: Mapping[str, Look],
-    bands: Mapping[str, Sequence[float]] | None = None,
+    errors: Mapping[str, Sequence[float]] | None = None,
+    *,
+    of_range: bool = False,
 ) -> dict[str, Any]:
+    """Return curves of points: round, mean over seeds, and the ends of the band.
+
+    The band is ± ``errors``, or else the range over seeds, or one standard deviation.
+    """
     lines = []
     for method, runs in curves.items():
         longest = max(map(len, runs))
         step = math.ceil(longest / _MAX_POINTS)
         points = []
         for i in (*range(0, longest - 1, step), longest - 1):
-            spread = Spread.of(run[i] for run in runs if i < len(run))
-            width = spread.std if bands is None else [*bands[method], *[0.0] * longest][i]
-            points.append([i + 1, round(100 * spread.mean, 2), round(100 * width, 2)])
+            values = [run[i] for run in runs if i < len(run)]
+            spread = Spread.of(values)
+            width = spread.std if errors is None else [*errors[method], *[0.0] * longest][i]
+            band = (min(values), max(values)) if of_range else (spread.mean - width, spread.mean + width)
+            points.append([i + 1, *(round(100 * value, 2) for value in (spread.mean, *band))])
         look = styles[method]
         lines.append({"name": method, "colour": look.css, "dashes": look.dashes, "points": points})
     return {"title": title, "unit": unit, "lines": lines, "bars": []}

@@ -120,6 +120,11 @@ class Homogeneity:
         return tuple(test.client for test in sorted(tests, key=lambda test: -test.evidence))
 
     @property
+    def finding(self) -> str:
+        """What was found, where clients differ."""
+        return f"The clients differ within labels (p = {self.p:.2g}, V = {self.effect:.2f})"
+
+    @property
     def advice(self) -> str:
         """Recommendation in one or two sentences."""
         if self.light == "green":
@@ -132,7 +137,7 @@ class Homogeneity:
                 f"Too few held-out samples to decide: {found} would be detected reliably. Hold out more samples before "
                 "you rely on it."
             )
-        finding = f"The clients differ within labels (p = {self.p:.2g}, V = {self.effect:.2f})"
+        finding = self.finding
         if self.light == "amber":
             return f"{finding}, but so little that you can use weights for the target; watch {_join(self._suspects)}."
         if self.leave_out:

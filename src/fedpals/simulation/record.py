@@ -131,18 +131,22 @@ class Record:
     @classmethod
     def at(cls, folder: Path) -> Self:
         """Return the record of the finished run in a folder, wherever it was moved to."""
-        config = folder / _CONFIG
-        if not config.is_file():
+        if not cls.is_run(folder):
             raise InputError(
                 f"{folder}: no run there ({_CONFIG}); give the folder of a run, runs/<task>/<method>/<seed>-<digest>"
             )
-        record = cls(_read_config(config), folder)
+        record = cls(_read_config(folder / _CONFIG), folder)
         record.path = folder
         if not (folder / _RESULT).is_file():
             raise InputError(f"{folder}: the run is not finished; the command that started it continues it")
         if (damage := record.damage()) is not None:
             raise InputError(damage)
         return record
+
+    @staticmethod
+    def is_run(folder: Path) -> bool:
+        """Return whether a folder is that of a run, finished or not."""
+        return (folder / _CONFIG).is_file()
 
     @classmethod
     def all_below(cls, folder: Path) -> list[Self]:

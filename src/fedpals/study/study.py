@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,11 @@ from fedpals.data import Federation
 from fedpals.engine.metrics import HeldOutMetrics, Metrics
 from fedpals.engine.target_model import TargetModel
 from fedpals.errors import InputError
+from fedpals.report.majority import Majority, sampling_error
+from fedpals.report.run_checks import RunChecks, check_runs
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.simulation.record import Record, SelectedRound
-from fedpals.study.table import StudyTable, build_table
+from fedpals.study.table import StudyTable, Value, build_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +50,8 @@ class Study:
     def table(self, metric: str = "accuracy", *, baseline: str = "FedAvg") -> StudyTable:
         """Return mean ± std over seeds of every method and use, and paired differences to a baseline.
 
-        On the target's test samples where it has any; else as estimated from samples that clients held out.
+        On the target's test samples where it has any; else as estimated from samples that clients held out. Beside
+        accuracy stand the balanced accuracy and what always predicting the target's most frequent label would score.
 
         Parameters
         ----------
@@ -66,7 +69,12 @@ class Study:
         }
         if not values:
             raise InputError(f"metric is {metric!r}, which these runs do not have; give one of {', '.join(METRICS)}")
-        return build_table(values, metric, baseline, estimated=not self.has_test)
+        majority = Majority.of(self.runs[0].server_view())
+        return build_table(values, metric, baseline, estimated=not self.has_test, majority=majority)
+
+    def check(self) -> RunChecks:
+        """Test label shift in every run, as `fedpals check` does: a row per run, and which of them to trust."""
+        return check_runs(self.runs)
 
     def history(self) -> list[dict[str, Any]]:
         """Return a row per method, seed, round and correction, ready for ``pandas.DataFrame``."""
@@ -75,7 +83,8 @@ class Study:
     def plot(self, metric: str = "accuracy", *, correction: str = "raw", ax: Axes | None = None) -> Axes:
         """Draw learning curves, mean and one standard deviation over seeds; return matplotlib's axes.
 
-        ``metric`` may also be "ess": the effective sample size of every round, where it was chosen while training.
+        ``metric`` may also be "ess": the effective sample size of every round, where it was chosen while training;
+        then the band is the range over seeds.
         """
         if metric != "ess":
             _check(metric)
@@ -94,7 +103,8 @@ class Study:
             chosen = self._chosen_ess()
             if not chosen:
                 raise InputError("metric is 'ess', but no run chose its ESS while training; train with ess='auto'")
-            draw_ess(ax, [Series.of_rounds(known_looks[title], runs) for title, runs in chosen.items()], list(chosen))
+            series = [Series.range_of_rounds(known_looks[title], runs) for title, runs in chosen.items()]
+            draw_ess(ax, series, list(chosen))
             ax.set_title("\n".join(self.choices().values()), fontsize="small", wrap=True)
             ax.legend(frameon=False, fontsize="small")
             return ax
@@ -130,10 +140,7 @@ class Study:
         """Return a sentence for every method that chose its ESS while training: which, and why."""
         from fedpals.report.advice import choice_sentence
 
-        return {
-            title: choice_sentence([sum(values) / len(values) for values in zip(*runs, strict=False)])
-            for title, runs in self._chosen_ess().items()
-        }
+        return {title: choice_sentence(runs) for title, runs in self._chosen_ess().items()}
 
     def _chosen_ess(self) -> dict[str, list[list[float]]]:
         """Return the ESS of every round, a list per seed, of the methods that chose it while training."""
@@ -149,20 +156,28 @@ class Study:
 
         Methods and corrections are compared by their mean score over seeds. The score is the target accuracy that
         clients' held-out samples estimate; the target's test samples choose nothing. ``method`` is the only method to
-        choose from.
+        choose from. What was chosen stands in the model's ``facts``: method, seed, correction, round and estimate.
         """
-        scores: dict[tuple[str, Correction], list[tuple[float, Record]]] = {}
+        scores: dict[tuple[str, Correction], list[tuple[SelectedRound, Record]]] = {}
         for record in self.runs:
             title, name = record.run.method.full_title, record.run.method.name
             for use in _USES:
                 if method in (None, title, name) and (selected := self._selected(record, use)) is not None:
-                    scores.setdefault((title, use), []).append((selected.score, record))
+                    scores.setdefault((title, use), []).append((selected, record))
         if not scores:
             raise InputError(f"method is {method!r}; the methods are {', '.join(self.methods)}")
         # Of equal means the first is taken: the simplest use of the first method.
-        (_, use), candidates = max(scores.items(), key=lambda item: sum(s for s, _ in item[1]) / len(item[1]))
-        _, record = max(candidates, key=lambda candidate: candidate[0])
-        return TargetModel.load(record.model(use), self.network, trust=True)  # the user named it to `train`
+        (_, use), candidates = max(scores.items(), key=lambda item: sum(s.score for s, _ in item[1]) / len(item[1]))
+        selected, record = max(candidates, key=lambda candidate: candidate[0].score)
+        model = TargetModel.load(record.model(use), self.network, trust=True)  # the user named it to `train`
+        model.facts = replace(
+            model.facts,
+            method=record.run.method.full_title,
+            seed=record.run.seed,
+            estimate=selected.clients.target_accuracy if selected.clients else None,
+            standard_error=selected.clients.standard_error if selected.clients else None,
+        )
+        return model
 
     def __repr__(self) -> str:
         seeds, clients = len({record.run.seed for record in self.runs}), self.runs[0].result().clients
@@ -176,11 +191,17 @@ class Study:
         rule = SelectedBy.ESTIMATE if record.run.knowledge.held_out is not None else SelectedBy.VALIDATION
         return selected.get(Evaluation.of(use, rule))
 
-    def _value(self, record: Record, use: Correction, metric: str) -> float | None:
+    def _value(self, record: Record, use: Correction, metric: str) -> Value | None:
         selected = self._selected(record, use)
-        if selected is None:
+        worth = None if selected is None else selected.test if self.has_test else selected.clients
+        value = _metric(worth, metric)
+        if value is None:
             return None
-        return _metric(selected.test if self.has_test else selected.clients, metric)
+        error = None
+        if metric == "accuracy":
+            samples = record.result().test_samples
+            error = worth.standard_error if isinstance(worth, HeldOutMetrics) else sampling_error(value, samples)
+        return Value(value, error, _metric(worth, "balanced_accuracy"))
 
     def _round_value(self, scores: Any, metric: str) -> float | None:
         return None if scores is None else _metric(scores.test if self.has_test else scores.clients, metric)

@@ -79,10 +79,11 @@ const charts = (() => {
     return groups.map((group) => `${group.name}: ${group.values.slice(0, 12).map((value, k) => `${texts[k]} ${value.toFixed(1)} %`).join(", ")}`).join("; ");
   }
 
+  // Points are [x, y, low, high]: the last two are the ends of the band.
   function lines(svg, { lines: curves }) {
     const points = curves.flatMap((curve) => curve.points);
     const last = Math.max(2, ...points.map(([x]) => x));
-    const top = Math.min(105, 1.08 * Math.max(1, ...points.map(([, y, band]) => y + band)));
+    const top = Math.min(105, 1.08 * Math.max(1, ...points.map(([, , , high]) => high)));
     const axes = frame(svg, { bottom: 40, top, xRange: [1, last] });
     for (const at of ticks(last)) {
       if (at >= 1 && Number.isInteger(at)) svg.append(make("text", { x: axes.x(at), y: axes.base + 17, "text-anchor": "middle" }, String(at)));
@@ -91,8 +92,8 @@ const charts = (() => {
     const y = (value) => axes.y(Math.max(0, Math.min(top, value))).toFixed(1);
     for (const { name, colour, dashes, points: own } of curves) {
       const x = own.map(([at]) => axes.x(at).toFixed(1));
-      const above = own.map(([, value, band], i) => `${x[i]} ${y(value + band)}`);
-      const below = own.map(([, value, band], i) => `${x[i]} ${y(value - band)}`).reverse();
+      const above = own.map(([, , , high], i) => `${x[i]} ${y(high)}`);
+      const below = own.map(([, , low], i) => `${x[i]} ${y(low)}`).reverse();
       svg.append(make("polygon", { points: [...above, ...below].join(","), fill: colour, "fill-opacity": 0.12 }));
       const path = make("path", { d: `M${own.map(([, value], i) => `${x[i]} ${y(value)}`).join("L")}`, fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dashes });
       path.append(make("title", {}, name));

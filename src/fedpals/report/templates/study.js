@@ -29,21 +29,22 @@
 
   const MARKS = { better: "green", worse: "red", equal: "quiet", "": "" };
 
-  function table({ table: { rows, baseline, final } }) {
+  function table({ table: { rows, baseline, final, majority } }) {
     if (!rows.length) return [];
-    const columns = [["test", "test accuracy, %"], ["estimate", "estimate, %"], ["difference", `difference to ${baseline}`]].filter(([key]) => rows.some((row) => row[key]));
+    const columns = [["test", "test accuracy, %"], ["estimate", "estimate, %"], ["balanced", "balanced, %"], ["difference", `difference to ${baseline}`]].filter(([key]) => rows.some((row) => row[key]));
     const head = tag("tr", {}, ...["method", "use", ...columns.map(([, title]) => title), "seeds"].map((name) => tag("th", { scope: "col" }, name)));
     const body = rows.map((row, i) => {
       const first = i === 0 || rows[i - 1].method !== row.method;
-      const cells = columns.map(([key]) => tag("td", { class: key === "difference" ? `number ${MARKS[row.verdict]}` : "number" }, key === "difference" && row.verdict ? `${row[key]} ${row.verdict}` : row[key]));
+      const cells = columns.map(([key]) => tag("td", { class: key === "difference" ? `number ${row.guess && row.verdict === "better" ? "quiet" : MARKS[row.verdict]}` : "number" }, key === "difference" && row.verdict ? `${row[key]} ${row.verdict}` : row[key]));
       return tag("tr", first ? { class: "first" } : {}, tag("th", { scope: "row" }, first ? row.method : ""), tag("td", {}, row.use), ...cells, tag("td", { class: "number" }, String(row.seeds)));
     });
     const said = {
       test: "Test: mean ± standard deviation over seeds.",
       estimate: "Estimate: from samples that clients held out, ± its standard error.",
+      balanced: "Balanced: mean recall over the target's labels.",
       difference: "Difference: paired by seed, ± its standard error; equal is within two of them.",
     };
-    const how = [final ? "At the selected rounds." : "At the last round so far.", ...columns.map(([key]) => said[key])].join(" ");
+    const how = [final ? "At the selected rounds." : "At the last round so far.", ...columns.map(([key]) => said[key]), majority].join(" ");
     return [tag("h3", {}, "What the models are worth in the target"), tag("div", { class: "scroll two", tabindex: 0, role: "region", "aria-label": "Results" }, tag("table", {}, tag("thead", {}, head), tag("tbody", {}, ...body))), tag("p", { class: "caption" }, how)];
   }
 

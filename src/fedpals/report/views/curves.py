@@ -154,14 +154,14 @@ def ess(finished: FinishedExperiment) -> list[Exhibit]:
         chosen = {name: runs for name, runs in chosen.items() if runs}
         if not chosen:
             continue
-        series = [Series.of_rounds(finished.looks[name], runs) for name, runs in chosen.items()]
+        series = [Series.range_of_rounds(finished.looks[name], runs) for name, runs in chosen.items()]
         panels.append(Panel(row.name, partial(draw_ess, series=series)))
         for name, runs in chosen.items():
             legend[name] = finished.looks[name]
-            spreads = _by_round(runs)
-            lines += [[row.name, name, i, spread] for i, spread in enumerate(spreads, start=1)]
-            sentences.append(f"{row.name}, {name}: {choice_sentence([spread.mean for spread in spreads])}")
-    caption = " ".join(["ESS chosen on the clients' held-out samples, mean and std over seeds.", *sentences])
+            lines += [[row.name, name, i, spread] for i, spread in enumerate(_by_round(runs), start=1)]
+            sentences.append(f"{row.name}, {name}: {choice_sentence(runs)}")
+    said = "ESS chosen on the clients' held-out samples, mean over seeds; bands are their range."
+    caption = " ".join([said, *sentences])
     sheet = Sheet.of(["row", "method", "round", "ESS"], lines)
     return [Exhibit("ess", "Chosen effective sample size", caption, sheet, panels, legend)] if lines else []
 
