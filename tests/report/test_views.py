@@ -65,11 +65,12 @@ def test_the_table_has_mean_and_std_and_the_papers_numbers() -> None:
         ["quiet", "", "quiet"],
     ]
     assert exhibit.sheet.rows[0][2].note == "chosen: ess = 0.25; 2 seeds; selected round 2 on average"
-    assert "Best mean as trained: FedPALS in 1, FedAvg in 1 of 2 rows." in exhibit.caption
+    assert "Bold: the best mean of a column, without Oracle; underlined" in exhibit.caption
+    assert "Best mean as trained: FedPALS in 1; FedAvg in 1 of 2 columns." in exhibit.caption
     apart = [{**m.model_dump(), "apart": m.name == "FedAvg"} for m in made.finished().experiment.method]
     exhibit = only("table", method=apart)
     assert [[cell.mark for cell in row[2:]] for row in exhibit.sheet.rows][5::2] == [["", "", "quiet"]] * 2
-    assert "without Oracle, FedAvg;" in exhibit.caption
+    assert "Bold" not in exhibit.caption
     diverged = [s.model_copy(update={"diverged": s.seed == 0}) for s in made.summaries()]
     (exhibit,) = exhibits(made.finished(diverged, show=["table"]))
     assert "2 seeds; selected round 2 on average; 1 of them diverged later" in exhibit.sheet.rows[0][2].note

@@ -48,15 +48,11 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
             lines.append([row.name, "in the paper", *(Cell(value, "quiet") for value in values)])
     sheet = Sheet.of(["row", "evaluation", *(method.name for method in methods)], lines)
     metric = METRICS[finished.experiment.metric]
-    excluded = ", ".join(["Oracle", *(m.name for m in methods if m.apart and not is_oracle(m.run))])
     caption = (
         f"Test {metric} in the target domain in %, mean ± standard deviation over seeds, at the round selected on "
-        "validation data of the target, or, in lines with no target data, by the clients' own estimate. Bold: the best "
-        f"mean of a line, without {excluded}; underlined: within one standard deviation of it. "
-        + _explained(finished)
-        + " ".join(
-            _tally(title, best[evaluation]) for evaluation, title in finished.evaluations.items() if best[evaluation]
-        )
+        "validation data of the target, or, in tables with no target data, by the clients' own estimate."
+        + _explained(finished, marked=any(best.values()))
+        + "".join(_tally(title, best[evaluation]) for evaluation, title in finished.evaluations.items())
     )
     # Where the same numbers are drawn as curves, bars would only repeat them.
     both = {Correction.RAW, Correction.PRIOR} <= {evaluation.correction for evaluation in finished.evaluations}
@@ -85,7 +81,7 @@ def _by_evaluation(finished: FinishedExperiment) -> dict[str, Sheet]:
         rows = [row for row in finished.rows if any(finished.spread(row, m, evaluation) for m in finished.methods)]
         methods = [m for m in finished.methods if any(finished.spread(row, m, evaluation) for row in rows)]
         columns = {row.name: _column(finished, row, methods, evaluation, paper=i == 0) for row in rows}
-        mean = {"mean of the rows": _means(finished, rows, methods, evaluation)} if len(rows) > 1 else {}
+        mean = {"mean of all": _means(finished, rows, methods, evaluation)} if len(rows) > 1 else {}
         lines = [[Cell(m.name), *(cells[m.name] for cells in (mean | columns).values())] for m in methods]
         tables[title] = Sheet.of(["method", *(mean | columns)], lines)
     return tables
@@ -116,7 +112,7 @@ def _means(
         spreads = [s for row in rows if (s := finished.spread(row, m, evaluation))]
         pairs = [pair for row in rows if (pair := finished.paired(row, m, evaluation))]
         complete = len(spreads) == len(rows)
-        mean = f"{100 * sum(s.mean for s in spreads) / len(spreads):.1f}" if complete else "not all rows"
+        mean = f"{100 * sum(s.mean for s in spreads) / len(spreads):.1f}" if complete else "not in all"
         below = _difference(mean_of(pairs)) if complete and len(pairs) == len(rows) else ()
         cells[m.name] = Cell(mean, "" if complete else "quiet", "", below)
     return cells
@@ -126,13 +122,21 @@ def _difference(pair: Paired | None) -> tuple[tuple[str, Mark], ...]:
     return () if pair is None else ((pair.text(), VERDICT_MARKS[pair.verdict()]),)
 
 
-def _explained(finished: FinishedExperiment) -> str:
-    if finished.baseline is None or len(finished.methods) < 2:
-        return ""
-    return (
-        f"Differences to {finished.baseline.name} are paired: the mean over the same seeds ± its standard error; "
-        "better or worse by more than two standard errors, else equal. "
-    )
+def _explained(finished: FinishedExperiment, *, marked: bool) -> str:
+    """Say what marks and differences mean, where the table has any."""
+    said = ""
+    if marked:
+        kinds = {
+            "Oracle": any(is_oracle(m.run) for m in finished.methods),
+            "methods with a recipe of their own": any(m.apart and not is_oracle(m.run) for m in finished.methods),
+        }
+        without = " and ".join(kind for kind, there in kinds.items() if there)
+        said += f" Bold: the best mean of a column{without and f', without {without}'}; "
+        said += "underlined: within one standard deviation of it."
+    if finished.baseline is not None and len(finished.methods) > 1:
+        said += f" Differences to {finished.baseline.name} are paired: the mean over the same seeds ± its standard "
+        said += "error; better or worse by more than two standard errors, else equal."
+    return said
 
 
 def _draw_row(ax: Axes, finished: FinishedExperiment, row: Row) -> None:
@@ -172,5 +176,8 @@ def paper_value(values: Sequence[float] | None) -> Spread | None:
 
 
 def _tally(title: str, best: Counter[str]) -> str:
-    wins = ", ".join(f"{name} in {count}" for name, count in best.most_common())
-    return f"Best mean {title}: {wins} of {best.total()} rows."
+    """Say how often which method is best; of one column the table says it."""
+    if best.total() < 2:
+        return ""
+    wins = "; ".join(f"{name} in {count}" for name, count in best.most_common())
+    return f" Best mean {title}: {wins} of {best.total()} columns."
