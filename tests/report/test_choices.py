@@ -103,6 +103,18 @@ def test_a_choice_with_its_own_network_is_not_the_only_advice() -> None:
     ]
 
 
+def test_a_head_that_predict_does_not_know_needs_no_target_sample_and_is_not_the_only_advice() -> None:
+    runs = [s.model_copy(update={"selected": {**s.selected, Evaluation.GAUSSIAN: made.selected(0.99)}})
+            for s in made.summaries()]  # fmt: skip
+    said = answer([made.finished(runs)])
+    assert said is not None
+    assert [a.headline for a in said.advice] == [
+        "Use FedPALS (Gaussian head)",
+        "Best that fedpals predict can use: FedPALS +prior",
+    ]
+    assert "needs no sample of the target" in said.advice[0].text
+
+
 def test_without_something_to_compare_there_is_no_answer() -> None:
     only = [s for s in made.summaries() if s.method == "FedPALS"]
     finished = made.finished(only)

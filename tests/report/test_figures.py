@@ -24,7 +24,7 @@ def test_bars_are_the_weights_by_size_and_dots_are_fedavg() -> None:
     order = [3, 0, 1, 2]
     assert [bar.get_height() for bar in ax.patches] == weights.alpha[order].tolist()
     assert ax.lines[0].get_ydata().tolist() == weights.fedavg[order].tolist()
-    assert "ESS 50%" in ax.get_title()
+    assert "ESS 50 %" in ax.get_title()
 
 
 def test_a_panel_per_ess_and_the_simplex_for_three_labels() -> None:

@@ -155,7 +155,7 @@ def test_an_estimate_says_what_part_of_the_target_it_cannot_know() -> None:
     lacking = replace(run, view=replace(run.view, counts=tuple((0, *row[1:]) for row in run.view.counts)))
     (shop,) = overview([lacking], "T")["federations"]
     assert shop["light"] == "red"
-    assert any("leave out 20% of the target, whose labels no client has" in check["text"] for check in shop["checks"])
+    assert any("leave out 20 % of the target, whose labels no client has" in check["text"] for check in shop["checks"])
 
 
 def test_before_the_first_round_and_without_any_run() -> None:

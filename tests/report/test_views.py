@@ -218,13 +218,13 @@ def test_heat_maps_and_weights_are_of_every_federation() -> None:
 def test_an_ess_below_the_smallest_is_shown_once() -> None:
     (exhibit, *_) = exhibits(made.finished(show=["weights"]))
     assert fedpals.solve(made.COUNTS, made.TARGET, ess=0.5).clamped
-    assert exhibit.sheet.columns[3:] == ("ESS 58%", "ESS 75%")
+    assert exhibit.sheet.columns[3:] == ("ESS 58 %", "ESS 75 %")
 
 
 def test_methods_that_name_an_ess_decide_which_are_shown() -> None:
     methods = [{"name": f"FedPALS {ess}", "run": {"method": "fedpals", "ess": ess}} for ess in (0.9, 0.8)]
     (exhibit, *_) = exhibits(made.finished(show=["weights"], method=methods))
-    assert exhibit.sheet.columns[3:] == ("ESS 80%", "ESS 90%")
+    assert exhibit.sheet.columns[3:] == ("ESS 80 %", "ESS 90 %")
 
 
 CASE = {"name": "A", "labels": ["0", "1", "2"], "counts": [[8, 2, 0], [2, 8, 0]], "target": [0.2, 0.3, 0.5]}

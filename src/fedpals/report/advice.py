@@ -52,8 +52,8 @@ def coverage_sentence(weights: Weights) -> str:
     absent = _absent_labels(weights)
     reason = f"; no client has {', '.join(map(repr, absent))}" if absent else ""
     if least < _NEGLIGIBLE_MISMATCH and not absent:
-        return f"covered for all practical purposes: the best mix{limit} is wrong for {_percent(least)} of samples"
-    return f"not covered: even the best mix{limit} is wrong for {_percent(least)} of samples{reason}"
+        return f"covered for all practical purposes: the best mix{limit} is wrong for {percent(least)} of samples"
+    return f"not covered: even the best mix{limit} is wrong for {percent(least)} of samples{reason}"
 
 
 def shortage_sentence(weights: Weights) -> str | None:
@@ -64,12 +64,12 @@ def shortage_sentence(weights: Weights) -> str | None:
         return None
     counts = weights.counts
     parts = [
-        f"{counts.label(k)} ({_percent(weights.projection.point[k])} instead of {_percent(weights.target[k])})"
+        f"{_named(counts.label(k))} ({percent(weights.projection.point[k])} instead of {percent(weights.target[k])})"
         for k in lacking[:_NAMED_LABELS]
     ]
     more = f" and {len(lacking) - _NAMED_LABELS} more" if len(lacking) > _NAMED_LABELS else ""
     shares = np.maximum(residual, 0.0) / np.maximum(residual, 0.0).sum()
-    best = ", ".join(f"{_percent(shares[k])} {counts.label(k)}" for k in lacking[:_NAMED_LABELS])
+    best = ", ".join(f"{percent(shares[k])} {_named(counts.label(k))}" for k in lacking[:_NAMED_LABELS])
     return f"The best mix has too little of {', '.join(parts)}{more}. A new client with {best} would help most."
 
 
@@ -79,7 +79,7 @@ def advice(weights: Weights) -> str:
     least = mismatch(weights.target, weights.projection.point)
     if before < _NEGLIGIBLE_MISMATCH:
         return "The clients together already have the target's labels: plain FedAvg is enough."
-    effect = f"With these weights the mix is wrong for {_percent(after)} of samples instead of {_percent(before)}"
+    effect = f"With these weights the mix is wrong for {percent(after)} of samples instead of {percent(before)}"
     samples = f"{weights.effective_samples:,.0f} of {weights.counts.total:,.0f} samples"
     if before - after < max(_NEGLIGIBLE_MISMATCH, 0.05 * before):
         smaller = "" if weights.lam == 0 else "allow a smaller effective sample size (--ess), or "
@@ -107,7 +107,7 @@ def choice_sentence(runs: Sequence[Sequence[float]]) -> str:
     if abs(early - late) < _SAME_ESS:
         change = f"was {_with_exceptions(late, [value for run in runs for value in run])}"
     else:
-        change = f"{'fell' if late < early else 'rose'} from {_percent(early)} to {_percent(late)}"
+        change = f"{'fell' if late < early else 'rose'} from {percent(early)} to {percent(late)}"
     if late > 1 - _SAME_ESS:
         reason = "no other weights had a clearly smaller estimated target loss than FedAvg's"
     else:
@@ -124,10 +124,10 @@ def _with_exceptions(usual: float, values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     parts = []
     if usual - low >= _SAME_ESS:
-        parts.append(f"down to {_percent(low)}")
+        parts.append(f"down to {percent(low)}")
     if high - usual >= _SAME_ESS:
-        parts.append(f"up to {_percent(high)}")
-    return f"mostly {_percent(usual)}, {' and '.join(parts)} in some rounds" if parts else _percent(usual)
+        parts.append(f"up to {percent(high)}")
+    return f"mostly {percent(usual)}, {' and '.join(parts)} in some rounds" if parts else percent(usual)
 
 
 def _absent_labels(weights: Weights) -> list[str]:
@@ -136,10 +136,19 @@ def _absent_labels(weights: Weights) -> list[str]:
     return [counts.label(k) for k in range(counts.shape[1]) if totals[k] == 0 and weights.target[k] > 0]
 
 
-def _percent(share: float) -> str:
+def _named(label: str) -> str:
+    """Return a label as a sentence can have it: a number alone would look like an amount.
+
+    >>> _named("bird"), _named("8")
+    ('bird', 'label 8')
+    """
+    return f"label {label}" if label.isdigit() else label
+
+
+def percent(share: float) -> str:
     """Write a share with as many digits as it needs.
 
-    >>> _percent(0.123), _percent(0.0123), _percent(0.0001)
+    >>> percent(0.123), percent(0.0123), percent(0.0001)
     ('12 %', '1.2 %', 'less than 0.1 %')
     """
     if 0 < share < 0.001:

@@ -52,7 +52,8 @@ class Answer:
     finished: FinishedExperiment
     """The experiment that it is drawn from."""
     advice: Sequence[Advice]
-    """The best choice; after one with a network of its own, the best with everybody's network."""
+    """The best choice; after one with a network of its own, the best with everybody's network, and after one that
+    `fedpals predict` does not know, the best that it knows."""
     certainty: Sequence[str]
     """How sure it is, in sentences."""
     bars: Sequence[Bar]
@@ -79,6 +80,9 @@ def _answer(
     advice = [_advice(finished, best, f"Use {best.title}")]
     if same is not best:
         advice.append(_advice(finished, same, f"With the same network for every method: {same.title}"))
+    usable = next((choice for choice in ranked if choice.evaluation.correction in _PREDICTABLE), best)
+    if best.evaluation.correction not in _PREDICTABLE and usable not in (best, same):
+        advice.append(_advice(finished, usable, f"Best that fedpals predict can use: {usable.title}"))
     rivals = best_by_method(choice for choice in ranked if choice.method.apart == same.method.apart)
     bars, zero = _bars(best_by_method(ranked)[:_MAX_BARS], best)
     return Answer(
@@ -104,18 +108,22 @@ def _advice(finished: FinishedExperiment, choice: Choice, headline: str) -> Advi
 
 def _target_data(finished: FinishedExperiment, choice: Choice) -> str:
     """Say what a choice needs of the target, and what of it was used to find it."""
-    if choice.evaluation.selected_by is SelectedBy.VALIDATION:
+    evaluation = choice.evaluation
+    if evaluation.selected_by is SelectedBy.VALIDATION and not evaluation.correction.uses_last_round:
         return "Its rounds were selected on labelled validation samples of the target."
     need = "It needs no sample of the target, only its label marginal"
     # The recipe is ours: on somebody's own runs, their test samples had no part in it.
-    if Evaluation.RECOMMENDED in (choice.evaluation, choice.method.chosen_by) and not finished.records:
+    if Evaluation.RECOMMENDED in (evaluation, choice.method.chosen_by) and not finished.records:
         return f"{need}; but its recipe was found by test accuracies of tuning seeds, so its lead is optimistic."
     return f"{need}."
 
 
 def commands(finished: FinishedExperiment, choice: Choice) -> tuple[str, ...]:
     """Return the commands that train with a choice on one's own data, and predict."""
+    # What was held out may stand with all runs of an experiment instead of with the method.
+    held_out = {s.run["held_out"] for s in finished.runs if s.method == choice.method.name and "held_out" in s.run}
     keys = {**choice.method.run, **_shared_point(finished, choice.method, choice.evaluation)}
+    keys |= {"held_out": max(held_out)} if held_out else {}
     texts = {key: f"{value:g}" if isinstance(value, float) else value for key, value in keys.items()}
     flags = " ".join(f"--{key.replace('_', '-')} {shlex.quote(text)}" for key, text in texts.items())
     train = f"fedpals run --task mine.npz --client-key client --target T.csv {flags}"

@@ -117,7 +117,7 @@ def finding(finished: FinishedExperiment) -> str:
         own = next((c for c in ranked if _is_plain(c)), None)
         also = f"; {own.title}: {own.gain.text()}" if own and own is not best else ""
         return f"Best: {best.title}, {points(best.gain)} {reference}{also}."
-    return _range(finished)
+    return _unpaired(finished)
 
 
 def points(gain: Paired) -> str:
@@ -132,8 +132,8 @@ def _is_plain(choice: Choice) -> bool:
     return plain and choice.evaluation.correction is Correction.RAW
 
 
-def _range(finished: FinishedExperiment) -> str:
-    """Say between which values the best choice is, where there is nothing to compare it with."""
+def _unpaired(finished: FinishedExperiment) -> str:
+    """Say which choices are best, or between which values the only method is, where there is no baseline."""
     means = {
         (method.name, use): {row.name: s.mean for row in finished.rows if (s := finished.spread(row, method, e))}
         for method in finished.methods
@@ -142,7 +142,14 @@ def _range(finished: FinishedExperiment) -> str:
     complete = {key: values for key, values in means.items() if len(values) == len(finished.rows)}
     if not complete:
         return ""
-    (method, use), values = max(complete.items(), key=lambda item: sum(item[1].values()))
+    totals = {key: sum(values.values()) for key, values in complete.items()}
+    best = max(totals, key=totals.__getitem__)
+    if len(finished.methods) > 1:
+        first = next(iter(finished.evaluations.values()))
+        plain = max((key for key in totals if key[1] == first), key=totals.__getitem__, default=best)
+        said = [f"{' '.join(key)} ({100 * totals[key] / len(finished.rows):.1f} %)" for key in (plain, best)]
+        return "Best in the mean: " + "; of all uses ".join(dict.fromkeys(said)) + "."
+    (method, use), values = best, complete[best]
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     if low == high:
         return f"{method} {use}: {100 * values[low]:.1f} %."
@@ -161,7 +168,7 @@ class Overall:
         """The counts in words."""
         rows = self.verdicts.total()
         parts = ", ".join(f"{word} in {self.verdicts[word]}" for word in _WORDS)
-        return f"{self.use}: {parts} of {rows} rows"
+        return f"{self.use}: {parts} of {rows} row{'s' if rows > 1 else ''}"
 
 
 def overall(experiments: Iterable[FinishedExperiment], evaluation: Evaluation, use: str) -> Overall:

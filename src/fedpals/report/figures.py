@@ -103,8 +103,8 @@ def weights_panels(solutions: Sequence[Weights]) -> list[Panel]:
     if len(solutions) > _MAX_PANELS:
         indices = np.linspace(0, len(solutions) - 1, _MAX_PANELS).round().astype(int)
         solutions = [solutions[i] for i in indices]
-    top = 1.08 * max(float(a.max()) for a in (solutions[0].fedavg, *(w.alpha for w in solutions)))
-    panels = [Panel(f"ESS {w.ess:.0%}  (λ = {w.lam:.4g})", partial(_bars, weights=w, top=top)) for w in solutions]
+    top = 1.2 * max(float(a.max()) for a in (solutions[0].fedavg, *(w.alpha for w in solutions)))
+    panels = [Panel(f"ESS {100 * w.ess:.0f} %  (λ = {w.lam:.4g})", partial(_bars, weights=w, top=top)) for w in solutions]
     if solutions[0].counts.shape[1] == 3:
         panels.append(Panel("label simplex", partial(draw_simplex, solutions=solutions)))
     return panels
@@ -133,7 +133,7 @@ def _bars(ax: Axes, weights: Weights, top: float) -> None:
     else:
         ax.set_xticks([])
         ax.set_xlabel(f"{order.size:,} clients, largest first")
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, loc="upper right", ncols=2)  # in the room above the bars
 
 
 def draw_simplex(ax: Axes, solutions: Sequence[Weights]) -> None:

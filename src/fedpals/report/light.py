@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedpals.report.advice import coverage_sentence, mismatch
+from fedpals.report.advice import coverage_sentence, mismatch, percent
 from fedpals.report.majority import Majority
 from fedpals.shift import Homogeneity, Light
 from fedpals.weights import Weights
@@ -48,8 +48,8 @@ def check_coverage(limit: Weights, where: str = "") -> Check:
 def check_ess(method: str, ess: float) -> Check:
     """Say whether a method's weights keep enough samples."""
     if ess < _LOW_ESS:
-        return Check("amber", f"{method} keeps the effect of {ess:.0%} of the samples: its models may be noisy.")
-    return Check("green", f"{method} keeps the effect of {ess:.0%} of the samples.")
+        return Check("amber", f"{method} keeps the effect of {percent(ess)} of the samples: its models may be noisy.")
+    return Check("green", f"{method} keeps the effect of {percent(ess)} of the samples.")
 
 
 def check_label_shift(test: Homogeneity, carried: Mapping[str, Mapping[str, float]] | None = None) -> Check:
@@ -61,7 +61,7 @@ def check_label_shift(test: Homogeneity, carried: Mapping[str, Mapping[str, floa
         share = sum(weights.get(client, 0.0) for client in test.leave_out)
         if share >= _MOST_WEIGHT:
             names, several = " and ".join(test.leave_out), len(test.leave_out) > 1
-            weight = "all the weight" if share >= _ALL_WEIGHT else f"{share:.0%} of the weight"
+            weight = "all the weight" if share >= _ALL_WEIGHT else f"{percent(share)} of the weight"
             return Check(
                 test.light,
                 f"{test.finding}: {names} {'differ' if several else 'differs'} from the others, and "
@@ -101,7 +101,8 @@ def check_estimate(error: float | None, unseen: float = 0.0) -> Check:
     said = f"Estimates of target accuracy have a standard error of up to {100 * error:.1f} points"
     if unseen > 0:
         left_out = (
-            f"{said}, and leave out {unseen:.0%} of the target, whose labels no client has: all of it may be wrong."
+            f"{said}, and leave out {percent(unseen)} of the target, whose labels no client has: "
+            "all of it may be wrong."
         )
         return Check("red" if unseen > _WIDE_ERROR else "amber", left_out)
     return Check("amber", f"{said}: wide.") if error > _WIDE_ERROR else Check("green", f"{said}.")

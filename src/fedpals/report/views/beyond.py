@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -130,9 +130,9 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
                     Cell(", ".join(f"{lights[light]} {light}" for light in _LIGHTS if lights[light]), worst),
                     len(tests),
                     f"{100 * sum(value <= _LEVEL for value in p) / len(p):.0f} %",
-                    float(statistics.median(p)),
-                    float(statistics.median(test.effect for test in tests)),
-                    float(statistics.median(test.detectable for test in tests)),
+                    _median(p),
+                    _median(test.effect for test in tests),
+                    _median(test.detectable for test in tests),
                     ", ".join(f"{client} ({count})" for client, count in suspects.most_common(4)),
                 ]
             )
@@ -141,9 +141,9 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
         "V detectable at 80 % power", "clients named (runs)",
     ]  # fmt: skip
     caption = (
-        "If clients differ only in their labels, a model makes the same errors at all of them. If that is true, at "
-        f"most {_LEVEL:.0%} of the runs raise an alarm: the curve of their p-values stays below the diagonal. If it is "
-        "not, the curve should rise steeply at small p."
+        "If clients differ only in their labels, a model makes the same errors at all of them. If that is true, but "
+        f"for chance at most {100 * _LEVEL:g} % of the runs raise an alarm, and the curve of their p-values is not "
+        "above the diagonal. If it is not, the curve should rise steeply at small p."
     )
     size = 7.5, 4.2 + 0.1 * len(curves)  # with the legend, two curves in a line
     panel = Panel("distribution of p over runs", partial(_draw_p_values, curves=curves), size)
@@ -153,6 +153,12 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
     said = f"The test of label shift warns of {red}." if red else "The test of label shift finds nothing against it."
     exhibit = Exhibit("check", "Is it label shift?", caption, sheet, [panel], tabular=True, finding=said)
     return [exhibit] if lines else []
+
+
+def _median(values: Iterable[float]) -> float | str:
+    """Return a median with the two digits that mean something; of effects that no test would find there is none."""
+    median = float(statistics.median(values))
+    return float(f"{median:.2g}") if math.isfinite(median) else "none"
 
 
 def _test(summary: Summary) -> Homogeneity:
@@ -190,7 +196,7 @@ def unknown(finished: FinishedExperiment) -> list[Exhibit]:
             values = [np.abs(np.subtract(f.target, f.exact_target or f.target)).sum() / 2 for f in views]
             if values:
                 errors[method.name] = Spread.of(values)
-                lines.append([row.name, method.name, errors[method.name], 100 * float(max(values)), len(values)])
+                lines.append([row.name, method.name, errors[method.name], round(100 * float(max(values)), 1), len(values)])
         if errors:
             panels.append(Panel(row.name, partial(_draw_target_errors, spreads=errors), (4.6, 1.2 + 0.4 * len(errors))))
     caption = (
@@ -228,8 +234,8 @@ def privacy(finished: FinishedExperiment) -> list[Exhibit]:
     ]  # fmt: skip
     caption = (
         "Half the sum of |α − α without noise|: the share of weight that noise on the clients' label counts moves to "
-        "the wrong clients. Next to it, the share that the server expects from ε alone, and the squared distance of "
-        "the true weighted label mix to the target. Means over seeds, ± one standard deviation."
+        "the wrong clients. The numbers also have the share that the server expects from ε alone, and the squared "
+        "distance of the true weighted label mix to the target. Means over seeds, ± one standard deviation."
     )
     look = Look(0, BLUE, "-", "o")
     order = np.argsort(places)

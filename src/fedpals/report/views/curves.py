@@ -12,7 +12,7 @@ from fedpals.experiments.experiment import Row
 from fedpals.report.advice import choice_sentence
 from fedpals.report.exhibit import METRICS, Exhibit
 from fedpals.report.figures import Panel
-from fedpals.report.finished import FinishedExperiment
+from fedpals.report.finished import FinishedExperiment, is_oracle
 from fedpals.report.lines import Series, draw_ess, draw_series, name_places
 from fedpals.report.looks import BLUE, Look
 from fedpals.report.sheet import Cell, Sheet, Value
@@ -120,7 +120,8 @@ def _draw_distance(
 def dynamics(finished: FinishedExperiment) -> list[Exhibit]:
     """Metric after every round, a panel per row and a line per method."""
     metric = METRICS[finished.experiment.metric]
-    panels = []
+    rivals = [method.name for method in finished.methods if not is_oracle(method.run)]
+    panels, best = [], []
     lines: list[list[Value | Cell]] = []
     for row in finished.rows:
         curves = {
@@ -132,16 +133,18 @@ def dynamics(finished: FinishedExperiment) -> list[Exhibit]:
         series = [Series.of_rounds(finished.looks[name], runs) for name, runs in curves.items()]
         panels.append(Panel(row.name, partial(_draw_rounds, series=series, metric=metric)))
         spreads = {name: _by_round(runs) for name, runs in curves.items()}
+        last = {name: spreads[name][-1].mean for name in rivals if name in spreads}
+        if last:
+            first = max(last, key=last.__getitem__)
+            best.append(f"{first} for {row.name} ({100 * last[first]:.1f} %)")
         for i in range(max(map(len, spreads.values()))):
             cells = [spreads.get(method.name, [])[i : i + 1] for method in finished.methods]
             lines.append([row.name, i + 1, *(cell[0] if cell else None for cell in cells)])
     caption = f"Test {metric} after every round, as trained; bands are one standard deviation over seeds."
     sheet = Sheet.of(["row", "round", *(method.name for method in finished.methods)], lines)
-    return (
-        [Exhibit("dynamics", f"Test {metric} during training", caption, sheet, panels, _legend(finished))]
-        if lines
-        else []
-    )
+    said = f"Best in the last round, as trained: {'; '.join(best)}." if best else ""
+    title = f"Test {metric} during training"
+    return [Exhibit("dynamics", title, caption, sheet, panels, _legend(finished), finding=said)] if lines else []
 
 
 def ess(finished: FinishedExperiment) -> list[Exhibit]:

@@ -62,9 +62,9 @@ def weights(finished: FinishedExperiment) -> list[Exhibit]:
             Exhibit(
                 f"weights-{name}",
                 "Aggregation weights",
-                f"Weights of the clients, largest first: {federation.name}. The larger the effective sample "
+                f"Weights of the clients, the largest client first: {federation.name}. The larger the effective sample "
                 "size, the closer FedPALS (bars) is to FedAvg (dots).",
-                Sheet.of(["client", "samples", "FedAvg", *(f"ESS {w.ess:.0%}" for w in solutions)], lines),
+                Sheet.of(["client", "samples", "FedAvg", *(f"ESS {100 * w.ess:.0f} %" for w in solutions)], lines),
                 weights_panels(solutions),
                 federation=federation.name,
             )
