@@ -104,7 +104,8 @@ def weights_panels(solutions: Sequence[Weights]) -> list[Panel]:
         indices = np.linspace(0, len(solutions) - 1, _MAX_PANELS).round().astype(int)
         solutions = [solutions[i] for i in indices]
     top = 1.2 * max(float(a.max()) for a in (solutions[0].fedavg, *(w.alpha for w in solutions)))
-    panels = [Panel(f"ESS {100 * w.ess:.0f} %  (λ = {w.lam:.4g})", partial(_bars, weights=w, top=top)) for w in solutions]
+    titles = [f"ESS {100 * w.ess:.0f} %  (λ = {w.lam:.4g})" for w in solutions]
+    panels = [Panel(title, partial(_bars, weights=w, top=top)) for title, w in zip(titles, solutions, strict=True)]
     if solutions[0].counts.shape[1] == 3:
         panels.append(Panel("label simplex", partial(draw_simplex, solutions=solutions)))
     return panels

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedpals.labels import LabelCounts, Vector
 from fedpals.report.figures import Panel, compose
+from fedpals.report.looks import GAP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +59,7 @@ def _draw(ax: Axes, counts: LabelCounts, target: Vector, target_edges: Vector) -
             np.ma.masked_equal(shares, 0),
             norm=norm,
             cmap=colours,
-            edgecolors="white" if written else "none",
+            edgecolors=GAP if written else "none",
             linewidth=1.5 if written else 0,
             rasterized=not written,
         )

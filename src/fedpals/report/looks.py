@@ -10,6 +10,8 @@ from typing import Any
 # Okabe and Ito's palette: distinguishable with any kind of colour vision.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
 PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
+GAP = "#FEFEFE"
+"""Colour of gaps, which show the paper; not the white of text on dark cells."""
 
 CSS = {
     BLUE: "var(--blue)",
@@ -20,6 +22,7 @@ CSS = {
     PURPLE: "var(--purple)",
     SKY: "var(--sky)",
     BLACK: "currentColor",
+    GAP: "var(--paper)",
 }
 """Names of the colours in the page's style sheet, where they are lighter on a dark page."""
 _COLOURS = {

@@ -179,7 +179,8 @@ def _advice(by_method: Mapping[str, Sequence[WatchedRun]], view: ServerView | No
         if any(chosen):
             sentences.append(f"{title}: {choice_sentence([values for values in chosen if values])}")
         if ess and ess[-1] < 1 - 1e-6 and len(run.lines[-1].weights.participants) == len(view.counts):
-            sentences.append(f"{title}: {advice(_solved(view, None, round(max(ess[-1], 1e-3), 3)))}")
+            seed = f", seed {run.seed}" if len(members) > 1 else ""
+            sentences.append(f"{title}{seed}: {advice(_solved(view, None, round(max(ess[-1], 1e-3), 3)))}")
     return [sentence for sentence in dict.fromkeys(sentences) if sentence]
 
 

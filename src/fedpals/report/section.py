@@ -91,7 +91,7 @@ def section(finished: FinishedExperiment) -> Section:
         page_exhibits,
         _settings(finished),
         _points(finished),
-        scale.cuts if scale else (),
+        scale.cuts if scale and finished.runs else (),  # nothing was cut where nothing was trained
         _nearest_to_paper(finished),
         files,
         overview([WatchedRun.of_record(r) for r in finished.records], experiment.title) if finished.records else None,

@@ -196,7 +196,8 @@ def unknown(finished: FinishedExperiment) -> list[Exhibit]:
             values = [np.abs(np.subtract(f.target, f.exact_target or f.target)).sum() / 2 for f in views]
             if values:
                 errors[method.name] = Spread.of(values)
-                lines.append([row.name, method.name, errors[method.name], round(100 * float(max(values)), 1), len(values)])
+                worst = round(100 * float(max(values)), 1)
+                lines.append([row.name, method.name, errors[method.name], worst, len(values)])
         if errors:
             panels.append(Panel(row.name, partial(_draw_target_errors, spreads=errors), (4.6, 1.2 + 0.4 * len(errors))))
     caption = (
