@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,21 @@ def _environment() -> Any:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
         raise MissingExtraError("writing a page", "plots") from None
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["together"] = together
+    return environment
+
+
+def together(text: str) -> str:
+    r"""Let no line end within a number and what belongs to it.
+
+    >>> together("Best: C = 3, 4.8 ± 1.8 %")
+    'Best: C\xa0=\xa03, 4.8\xa0±\xa01.8\xa0%'
+    """
+    return re.sub(" ([=±≤≥→]) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text).replace(" %", "\N{NO-BREAK SPACE}%")

@@ -100,6 +100,11 @@ class Sheet:
         """Consecutive rows with the same first cell, which needs to be written only once."""
         return [list(rows) for _, rows in groupby(self.rows, key=lambda row: row[0].text)]
 
+    @property
+    def numeric(self) -> list[bool]:
+        """Whether a column has numbers, which stand at its right."""
+        return [any(row[i].number for row in self.rows) for i in range(len(self.columns))]
+
     def csv(self) -> str:
         """Return comma-separated values; mean and standard deviation, in %, are in separate columns.
 
@@ -124,8 +129,7 @@ class Sheet:
 
     def latex(self, comment: str = "") -> str:
         r"""Return a ``tabular`` for ``\input``; it needs the package booktabs."""
-        text_columns = [i for i in range(len(self.columns)) if all(not row[i].number for row in self.rows)]
-        alignment = "".join("l" if i in text_columns else "r" for i in range(len(self.columns)))
+        alignment = "".join("r" if number else "l" for number in self.numeric)
         lines = [f"% {line}" for line in comment.splitlines()]
         lines += [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
         lines += [" & ".join(name.translate(_LATEX) for name in self.columns) + r" \\", r"\midrule"]

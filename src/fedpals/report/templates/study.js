@@ -11,10 +11,13 @@
     return element;
   }
 
+  // As in the other parts of the page, no line ends within a number and its sign.
+  const together = (text) => text.replace(/ ([=±≤≥→]) /g, "\u00a0$1\u00a0").replaceAll(" %", "\u00a0%");
+
   const LIGHTS = { green: "All is well", amber: "Look closer", red: "Do not rely on this yet" };
 
   function light({ light: colour, checks }) {
-    const reasons = checks.map((check) => tag("li", { class: check.light }, check.text));
+    const reasons = checks.map((check) => tag("li", { class: check.light }, together(check.text)));
     return [tag("p", { class: `light ${colour}`, role: "status" }, LIGHTS[colour]), tag("ul", { class: "checks" }, ...reasons)];
   }
 
@@ -49,7 +52,7 @@
   }
 
   function sentences(title, list) {
-    return list.length ? [tag("h3", {}, title), tag("ul", {}, ...list.map((text) => tag("li", {}, text)))] : [];
+    return list.length ? [tag("h3", {}, title), tag("ul", {}, ...list.map((text) => tag("li", {}, together(text))))] : [];
   }
 
   function chart(data) {
