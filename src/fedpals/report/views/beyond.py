@@ -137,13 +137,14 @@ def check(finished: FinishedExperiment) -> list[Exhibit]:
                 ]
             )
     columns = [
-        "row", "method", "light", "runs", f"alarms (p ≤ {_LEVEL:g})", "median p", "median effect V",
-        "V detectable at 80 % power", "clients named (runs)",
+        "row", "method", "light", "runs", f"alarms (p ≤ {_LEVEL:g})", "median p", "median effect V", "detectable V",
+        "clients named (runs)",
     ]  # fmt: skip
     caption = (
         "If clients differ only in their labels, a model makes the same errors at all of them. If that is true, but "
         f"for chance at most {100 * _LEVEL:g} % of the runs raise an alarm, and the curve of their p-values is not "
-        "above the diagonal. If it is not, the curve should rise steeply at small p."
+        "above the diagonal. If it is not, the curve should rise steeply at small p. An effect as large as the "
+        "detectable V, a median too, would be found with a probability of 80 %."
     )
     size = 7.5, 4.2 + 0.1 * len(curves)  # with the legend, two curves in a line
     panel = Panel("distribution of p over runs", partial(_draw_p_values, curves=curves), size)
