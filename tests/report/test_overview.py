@@ -95,7 +95,7 @@ def test_a_client_that_differs_and_carries_the_weight_is_not_to_be_left_out() ->
         "The clients differ within labels (p = 1e-05, V = 0.40): va differs from the others, and carries all the "
         "weight of FedPALS. Ask what differs there before you use the model."
     )
-    assert "carries 60% of the weight of FedPALS" in check_label_shift(test, {"FedPALS": {"va": 0.6}}).text
+    assert "carries 60 % of the weight of FedPALS" in check_label_shift(test, {"FedPALS": {"va": 0.6}}).text
 
 
 def test_the_page_takes_the_weights_of_the_last_round_by_name() -> None:
@@ -108,7 +108,7 @@ def test_the_page_takes_the_weights_of_the_last_round_by_name() -> None:
     line = made.round_line(1, 0.6, [0.0, 0.0, 0.1, 0.9])
     runs = [replace(fedavg, view=view, tallies=tallies), replace(pals, view=view, lines=[line])]
     texts = [check["text"] for check in overview(runs, "T")["federations"][0]["checks"]]
-    assert any("Riga differs from the others, and carries 90% of the weight of FedPALS" in text for text in texts)
+    assert any("Riga differs from the others, and carries 90 % of the weight of FedPALS" in text for text in texts)
 
 
 def test_of_chosen_sizes_the_band_is_the_range_of_the_seeds() -> None:
