@@ -103,7 +103,8 @@ def _inputs(base: Path, run: str) -> Iterator[Case]:
     yield Case(
         "report: a full disk", ("report", "runs"), ("free some space",), folder=base, most_bytes=64, may_write=True
     )
-    yield Case("check: not a run", ("check", "runs"), ("no run there",), folder=base)
+    yield Case("check: no run there", ("check", "empty"), ("empty: no finished run there",), {"empty/x": ""})
+    yield Case("check: nowhere", ("check", "nowhere"), ("nowhere",))
 
 
 def _digits() -> bytes:
