@@ -77,6 +77,20 @@ def test_clients_that_have_names_are_named(finished: Path, tmp_path: Path) -> No
     assert json.loads(run("check", str(folder), "--json").stdout)["leave_out"] == ["Turin"]
 
 
+def test_a_client_that_carries_the_weight_is_not_to_be_left_out(finished: Path, tmp_path: Path) -> None:
+    confusions = np.tile(30 * np.eye(10, dtype=np.int64), (6, 1, 1))
+    confusions[4] = confusions[4][[1, 0, *range(2, 10)]]
+    folder = with_tallies(finished, tmp_path / "heavy", confusions)
+    *rounds, last = (folder / "metrics.jsonl").read_text().splitlines()
+    line = json.loads(last)
+    line["weights"]["alpha"] = [0.6 if client == 4 else 0.08 for client in line["weights"]["participants"]]
+    (folder / "metrics.jsonl").write_text("\n".join([*rounds, json.dumps(line), ""]))
+    output = " ".join(run("check", str(folder)).stdout.split())
+    assert "leave out" not in output
+    assert "client 4 differs from the others, and carries 60 % of the weight of FedPALS" in output
+    assert json.loads(run("check", str(folder), "--json").stdout)["advice"] in output
+
+
 def test_a_folder_of_runs_has_a_line_per_run_and_says_which_to_trust(tmp_path: Path) -> None:
     settings = (*QUICK, "--method", "fedavg,fedpals", "--seeds", "2")
     for held_out in ((), ("--held-out", "0.3")):

@@ -92,8 +92,8 @@ def test_a_client_that_differs_and_carries_the_weight_is_not_to_be_left_out() ->
     assert "leave out client va" in test.advice
     heavy = {**light, "FedPALS": {"va": 0.999, "cleveland": 0.001}}
     assert check_label_shift(test, heavy).text == (
-        "The clients differ within labels (p = 1e-05, V = 0.40): va differs from the others, and carries all the "
-        "weight of FedPALS. Ask what differs there before you use the model."
+        "The clients differ within labels (p = 1e-05, V = 0.40): client va differs from the others, and carries all "
+        "the weight of FedPALS. Ask what differs there before you use the model."
     )
     assert "carries 60 % of the weight of FedPALS" in check_label_shift(test, {"FedPALS": {"va": 0.6}}).text
 

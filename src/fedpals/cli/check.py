@@ -69,13 +69,13 @@ def check(
 def _show_run(checked: CheckedRun, *, as_json: bool) -> None:
     result = checked.test
     if as_json:
-        _print_json(_as_json(result))
+        _print_json(_as_json(checked))
         return
     console = new_console()
     console.print(f"[dim]{escape(checked.title)}[/dim]\n", soft_wrap=True)
     _print_light(console, result)
     _print_breaks(console, result)
-    console.print(f"\n{escape(result.advice)}", soft_wrap=True)
+    console.print(f"\n{escape(checked.advice)}", soft_wrap=True)
 
 
 def _show_runs(checks: RunChecks, left_out: int, *, as_json: bool) -> None:
@@ -84,7 +84,7 @@ def _show_runs(checks: RunChecks, left_out: int, *, as_json: bool) -> None:
     if as_json:
         runs = [
             {"folder": str(run.folder), "federation": run.federation, "method": run.method, "seed": run.seed,
-             "balanced_accuracy": run.balanced_accuracy, **_as_json(run.test)}
+             "balanced_accuracy": run.balanced_accuracy, **_as_json(run)}
             for run in checks.runs
         ]  # fmt: skip
         _print_json({"runs": runs, "advice": WHICH_TO_TRUST})
@@ -168,12 +168,13 @@ def _print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
 
 
-def _as_json(result: Homogeneity) -> dict[str, Any]:
+def _as_json(checked: CheckedRun) -> dict[str, Any]:
+    result = checked.test
     fields = asdict(result)
     fields["detectable"] = result.detectable if math.isfinite(result.detectable) else None
     return {
         **fields,
         "broken_labels": result.broken_labels,
         "broken_clients": result.broken_clients,
-        "advice": result.advice,
+        "advice": checked.advice,
     }

@@ -13,6 +13,7 @@ from fedpals.labels import Indices, Vector
 from fedpals.shift import Tally, target_accuracy, target_loss
 from fedpals.shift.evaluation import SelectedBy
 from fedpals.shift.risk import Estimate, target_recalls
+from fedpals.shift.softmax import log_softmax
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def metrics(y: Indices, logits: Vector) -> Metrics:
     occurs = actual > 0
     f1 = 2 * right[occurs] / (actual + claimed)[occurs]
     with np.errstate(invalid="ignore", over="ignore"):  # a model that is about to diverge has huge outputs
-        loss = float(-scipy.special.log_softmax(logits, axis=1)[np.arange(len(y)), y].mean()) if len(y) else math.nan
+        loss = float(-log_softmax(logits)[np.arange(len(y)), y].mean()) if len(y) else math.nan
     auc = auc_and_error(y, logits) if labels == 2 else None
     return Metrics(
         accuracy=float(right.sum() / max(1, len(y))),

@@ -60,7 +60,7 @@ def check_label_shift(test: Homogeneity, carried: Mapping[str, Mapping[str, floa
     for method, weights in (carried or {}).items():
         share = sum(weights.get(client, 0.0) for client in test.leave_out)
         if share >= _MOST_WEIGHT:
-            names, several = " and ".join(test.leave_out), len(test.leave_out) > 1
+            names, several = " and ".join(f"client {name}" for name in test.leave_out), len(test.leave_out) > 1
             weight = "all the weight" if share >= _ALL_WEIGHT else f"{percent(share)} of the weight"
             return Check(
                 test.light,

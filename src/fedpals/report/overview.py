@@ -20,7 +20,7 @@ from fedpals.report.advice import advice, choice_sentence, mismatch, shortage_se
 from fedpals.report.looks import Look, looks
 from fedpals.report.majority import Majority, sampling_error, typical_error
 from fedpals.report.paired import Paired
-from fedpals.report.run_checks import label_shift
+from fedpals.report.run_checks import label_shift, weights_by_client
 from fedpals.report.table import Spread
 from fedpals.report.watched import USES, WatchedRun
 from fedpals.shift import Homogeneity, Tally
@@ -127,9 +127,7 @@ def _last_weights(members: Sequence[WatchedRun]) -> dict[str, float]:
     total: dict[str, float] = {}
     for run in members:
         if run.lines and run.view is not None:
-            last, names = run.lines[-1].weights, run.view.clients
-            for client, alpha in zip(last.participants, last.alpha, strict=True):
-                name = names[client] if names else str(client)
+            for name, alpha in weights_by_client(run.lines[-1], run.view).items():
                 total[name] = total.get(name, 0.0) + alpha / len(members)
     return total
 

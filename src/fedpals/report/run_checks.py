@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpals.engine.recorded import ServerView
+from fedpals.engine.recorded import RoundLine, ServerView
 from fedpals.errors import InputError
+from fedpals.report.light import check_label_shift
 from fedpals.report.text_table import html_table, text_table
 from fedpals.shift import Homogeneity, Tally, homogeneity
 from fedpals.shift.tally import pooled
@@ -41,6 +42,8 @@ class CheckedRun:
     balanced_accuracy: float
     """Mean recall over the labels that were held out: whether the model tells them apart."""
     test: Homogeneity
+    advice: str
+    """What to do, in one or two sentences; to leave out clients that carry most of the weight would be none."""
 
     @property
     def title(self) -> str:
@@ -105,9 +108,11 @@ class RunChecks:
 
 def check_run(record: Record) -> CheckedRun:
     """Test label shift with the tallies of a finished run."""
-    run, tallies = record.run, record.tallies()
+    run, tallies, view = record.run, record.tallies(), record.server_view()
     together = pooled(tallies)
     seen = together.samples > 0
+    test = label_shift(tallies, run.seed, view)
+    carried = {run.method.full_title: weights_by_client(record.lines()[-1], view)}
     return CheckedRun(
         record.path,
         run.data.name,
@@ -116,7 +121,8 @@ def check_run(record: Record) -> CheckedRun:
         len(tallies),
         int(together.samples.sum()),
         float(np.mean(together.correct[seen] / together.samples[seen])) if seen.any() else 0.0,
-        label_shift(tallies, run.seed, record.server_view()),
+        test,
+        check_label_shift(test, carried).text,
     )
 
 
@@ -139,6 +145,12 @@ def label_shift(tallies: Sequence[Tally], seed: int, view: ServerView | None) ->
     # Where samples were pooled to train on, the server has one client, but each holds its own samples out.
     known = view.clients is not None and len(view.clients) == len(tallies)
     return homogeneity(tallies, seed, clients=view.clients if known else None, labels=view.labels)
+
+
+def weights_by_client(line: RoundLine, view: ServerView) -> dict[str, float]:
+    """Return a round's weights, by the clients' names as in the test: their numbers, if the server knows none."""
+    weights = zip(line.weights.participants, line.weights.alpha, strict=True)
+    return {view.clients[row] if view.clients else str(row): alpha for row, alpha in weights}
 
 
 def _some(names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import scipy
 
 from fedpals.labels import Vector
+from fedpals.shift.softmax import log_softmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +54,6 @@ def calibrate(logits: Vector, y: npt.NDArray[np.int64], target: Vector, shift: V
 
     If no sample has a label of the target, there is nothing to fit and the prior correction is returned.
     """
-    from scipy.special import log_softmax  # slow to load: only where it is used
-
     target_labels = np.flatnonzero(target > 0)
     rows = np.isin(y, target_labels)
     if not rows.any():
@@ -69,7 +68,7 @@ def calibrate(logits: Vector, y: npt.NDArray[np.int64], target: Vector, shift: V
     def objective(parameters: Vector) -> tuple[float, Vector]:
         log_inverse, bias = parameters[0], parameters[1:]
         scaled = np.exp(log_inverse) * z
-        log_p = log_softmax(scaled + s + bias, axis=1)
+        log_p = log_softmax(scaled + s + bias)
         residual = weight[:, None] * (np.exp(log_p) - one_hot)
         value = -weight @ log_p[np.arange(len(z)), column] + 0.5 * float(parameters @ parameters) / len(z)
         gradient = np.concatenate([[float((residual * scaled).sum())], residual.sum(axis=0)])

@@ -17,10 +17,10 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, Vector, as_target
+from fedpals.shift.softmax import log_softmax
 from fedpals.shift.tally import Counts
 
 LARGEST_LOSS = 20.0
@@ -151,5 +151,5 @@ class CandidateLosses:
 def _losses(y: npt.NDArray[np.int64], logits: Vector) -> Vector:
     """Return the cross-entropy of every sample, (n, m), from logits (m, n, K)."""
     with np.errstate(invalid="ignore", over="ignore"):
-        losses = -scipy.special.log_softmax(logits, axis=2)[:, np.arange(len(y)), y].T
+        losses = -log_softmax(logits)[:, np.arange(len(y)), y].T
     return np.where(np.isnan(losses), LARGEST_LOSS, np.clip(losses, 0.0, LARGEST_LOSS))

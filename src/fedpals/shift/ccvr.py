@@ -21,6 +21,7 @@ import scipy
 from fedpals.errors import InputError
 from fedpals.labels import Vector
 from fedpals.shift.gaussian import FeatureSums, Head
+from fedpals.shift.softmax import log_softmax
 
 VIRTUAL_SAMPLES = 5000
 """Number of features that are drawn."""
@@ -78,8 +79,6 @@ def _draw(sums: FeatureSums, label: int, number: int, rng: np.random.Generator) 
 
 def _softmax_regression(features: Vector, y: npt.NDArray[np.int64], labels: int) -> tuple[Vector, Vector]:
     """Return weight, (K, d), and bias, (K,), of the regression of labels y, (n,), on features, (n, d)."""
-    from scipy.special import log_softmax  # slow to load: only where it is used
-
     n, d = features.shape
     centre, scale = features.mean(axis=0), features.std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
@@ -87,7 +86,7 @@ def _softmax_regression(features: Vector, y: npt.NDArray[np.int64], labels: int)
 
     def objective(parameters: Vector) -> tuple[float, Vector]:
         table = parameters.reshape(labels, d + 1)
-        log_p = log_softmax(x @ table[:, :d].T + table[:, d], axis=1)
+        log_p = log_softmax(x @ table[:, :d].T + table[:, d])
         residual = (np.exp(log_p) - one_hot) / n
         gradient = np.column_stack([residual.T @ x + table[:, :d] / n, residual.sum(axis=0)])
         value = -float((one_hot * log_p).sum()) / n + 0.5 * float(np.square(table[:, :d]).sum()) / n

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fedpals.errors import InputError
 from fedpals.labels import Vector
+from fedpals.shift.softmax import log_softmax
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
@@ -84,8 +85,6 @@ class Tally:
         >>> Tally.of([0, 1, 1], [[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]).confusion.tolist()
         [[1, 0], [1, 1]]
         """
-        from scipy.special import log_softmax  # slow to load: only where it is used
-
         truth, scores = np.asarray(y), np.asarray(logits, dtype=np.float64)
         if scores.ndim != 2 or truth.shape != scores.shape[:1]:
             raise InputError(
@@ -96,7 +95,7 @@ class Tally:
             raise InputError(f"y must hold label numbers in 0…{labels - 1}, one per row of the logits")
         truth = truth.astype(np.int64)
         with np.errstate(invalid="ignore", over="ignore"):
-            losses = -log_softmax(scores, axis=1)[np.arange(n), truth] if n else np.zeros(0)
+            losses = -log_softmax(scores)[np.arange(n), truth] if n else np.zeros(0)
             losses = np.where(np.isnan(losses), np.inf, np.maximum(losses, 0.0))
             squares = np.square(losses)
         return cls(
