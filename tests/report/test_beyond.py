@@ -91,6 +91,19 @@ def test_lights_alarms_and_names_of_clients() -> None:
     assert float(red[6]) > 0.1 > float(green[6])
 
 
+def test_clients_that_have_names_are_named() -> None:
+    def named(summary: Summary) -> Summary:
+        assert summary.federation is not None
+        view = summary.federation.model_copy(update={"clients": ["Oslo", "Pisa", "Riga", "Turin"]})
+        return summary.model_copy(update={"federation": view})
+
+    finished = made.finished([named(checked("C = 3", [0.8, 0.8, 0.4, 0.8], seed)) for seed in range(3)])
+    (federation,) = finished.federations
+    assert federation.counts.clients == ("Oslo", "Pisa", "Riga", "Turin")
+    (line,) = lines(only("check", list(finished.runs)))
+    assert "Riga (3)" in line[8]
+
+
 def private(epsilon: float, counts: list[list[int]], seed: int) -> Summary:
     noisy = solve(counts, made.TARGET, ess=0.5)
     view = FinalView(

@@ -45,6 +45,8 @@ class FinalView(BaseModel):
     target: list[float]
     participants: list[int]
     alpha: list[float]
+    clients: list[str] | None = None
+    """Names of the clients, if they have any."""
     exact_counts: list[list[int]] | None = None
     """Counts without noise, if clients added noise."""
     exact_target: list[float] | None = None
@@ -62,6 +64,7 @@ class FinalView(BaseModel):
             target=list(view.target),
             participants=list(last.participants),
             alpha=list(last.alpha),
+            clients=None if view.clients is None else list(view.clients),
             exact_counts=None if view.exact_counts is None else [list(row) for row in view.exact_counts],
             exact_target=None if view.exact_target is None else list(view.exact_target),
             moved=None if view.spread is None else view.spread.moved,

@@ -159,7 +159,8 @@ class FinishedExperiment:
             runs = self.by_seed(row)
             seed = min(runs, default=0)
             if runs and (k := runs[seed].federation):
-                views.append(FederationView.of(row.name, k.labels, k.counts, k.target, self._ess(row), seed=seed))
+                names, ess = k.clients or (), self._ess(row)
+                views.append(FederationView.of(row.name, k.labels, k.counts, k.target, ess, names, seed))
         return views
 
     def _ess(self, row: Row) -> float | None:

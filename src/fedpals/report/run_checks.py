@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpals.engine.recorded import RoundLine, ServerView
 from fedpals.errors import InputError
+from fedpals.experiments.results import FinalView
 from fedpals.report.light import check_label_shift
 from fedpals.report.text_table import html_table, text_table
 from fedpals.shift import Homogeneity, Tally, homogeneity
@@ -138,7 +139,7 @@ def check_runs(records: Iterable[Record]) -> RunChecks:
     return RunChecks(tuple(map(check_run, testable)))
 
 
-def label_shift(tallies: Sequence[Tally], seed: int, view: ServerView | None) -> Homogeneity:
+def label_shift(tallies: Sequence[Tally], seed: int, view: ServerView | FinalView | None) -> Homogeneity:
     """Test label shift; clients and labels have the names that the server knows."""
     if view is None:
         return homogeneity(tallies, seed)

@@ -17,10 +17,11 @@ from fedpals.report.figures import Panel, legend_below
 from fedpals.report.finished import FinishedExperiment
 from fedpals.report.lines import Series, draw_series
 from fedpals.report.looks import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Look
+from fedpals.report.run_checks import label_shift
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.report.table import Spread
 from fedpals.report.watched import USES
-from fedpals.shift import Homogeneity, Light, Tally, homogeneity
+from fedpals.shift import Homogeneity, Light, Tally
 from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.weights import solve
 
@@ -163,9 +164,7 @@ def _median(values: Iterable[float]) -> float | str:
 
 
 def _test(summary: Summary) -> Homogeneity:
-    federation = summary.federation
-    tallies = [Tally.from_json(tally) for tally in summary.tallies]
-    return homogeneity(tallies, summary.seed, labels=federation.labels if federation else None)
+    return label_shift([Tally.from_json(tally) for tally in summary.tallies], summary.seed, summary.federation)
 
 
 def _draw_p_values(ax: Axes, curves: Mapping[tuple[str, str], Sequence[float]]) -> None:
