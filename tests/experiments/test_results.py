@@ -202,6 +202,30 @@ def test_the_commit_is_that_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp
     assert "commit" not in provenance("", "")
 
 
+def test_a_commit_has_a_plus_if_the_code_differs_from_it_not_if_results_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        return subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    code, result = tmp_path / "src" / "fedpals" / "experiments" / "provenance.py", tmp_path / "results.jsonl"
+    code.parent.mkdir(parents=True)
+    code.write_text("code\n")
+    result.write_text("1\n")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    monkeypatch.setattr("fedpals.experiments.provenance.__file__", str(code))
+    head = git("rev-parse", "--short=12", "HEAD")
+    result.write_text("2\n")
+    assert provenance("", "")["commit"] == head
+    code.write_text("other code\n")
+    assert provenance("", "")["commit"] == f"{head}+"
+
+
 def test_a_summary_holds_what_the_record_says(tmp_path: Path, planned: list[PlannedRun]) -> None:
     plan = planned[2]
     record = simulate(plan.run, tmp_path)

@@ -72,7 +72,7 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the code, with + if files differ from it; None if the code is not in a git checkout."""
+    """Return the commit of the code, with + if the code differs from it; None if the code is not in a git checkout."""
     here = Path(__file__)
 
     def git(*arguments: str) -> str:
@@ -83,6 +83,7 @@ def _commit() -> str | None:
 
     try:
         git("ls-files", "--error-unmatch", here.name)  # an environment may lie in a checkout of something else
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+        changed = git("status", "--porcelain", "-uno", "--", str(here.parents[1]))  # results may change, code may not
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
