@@ -165,6 +165,20 @@ def quadprog(counts: Any, target: Array, lam: float) -> Array:
     return np.asarray(library.solve_qp(G, S @ target, C, b, 1)[0])
 
 
+def daqp(counts: Any, target: Array, lam: float) -> Array:
+    import daqp as library
+
+    S, n = _data(counts)
+    M = n.size
+    G = S @ S.T
+    G.flat[:: M + 1] += lam / n
+    lower, upper = np.zeros(M + 1), np.full(M + 1, 1e30)
+    lower[-1] = upper[-1] = 1.0
+    sense = np.zeros(M + 1, dtype=np.int32)
+    sense[-1] = 5  # an equality
+    return np.asarray(library.solve(G, -S @ target, np.ones((1, M)), upper, lower, sense)[0])
+
+
 def scipy_nnls(counts: Any, target: Array, lam: float) -> Array:
     S, n = _data(counts)
     A = np.vstack([(S - target).T, np.diag(np.sqrt(lam / n)), np.ones((1, n.size))])
@@ -187,7 +201,7 @@ def scipy_slsqp(counts: Any, target: Array, lam: float) -> Array:
     return np.asarray(minimize(value, start, jac=True, bounds=bounds, constraints=constraint, method="SLSQP").x)
 
 
-DENSE_ONLY_UP_TO: dict[Callable[..., Array], int] = {quadprog: 2000, scipy_nnls: 2000, scipy_slsqp: 500}
+DENSE_ONLY_UP_TO: dict[Callable[..., Array], int] = {quadprog: 2000, daqp: 2000, scipy_nnls: 2000, scipy_slsqp: 500}
 """Methods that need M×M memory, or M³ work, are not tried beyond so many clients."""
 PEERS: dict[str, Callable[..., Array]] = {
     "cvxpy": cvxpy_default,
@@ -196,6 +210,7 @@ PEERS: dict[str, Callable[..., Array]] = {
     "OSQP 1e-9": osqp_accurate,
     "PIQP": piqp,
     "quadprog": quadprog,
+    "DAQP": daqp,
     "NNLS": scipy_nnls,
     "SLSQP": scipy_slsqp,
 }

@@ -73,7 +73,7 @@ def test_never_worse_than_an_independent_solver(drawn: Drawn) -> None:
 @given(problems(most_clients=60, most_labels=14))
 def test_newton_alone_is_never_worse_either(drawn: Drawn) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedpals.weights.instance, "LEAST_SQUARES_CLIENTS", 0)
+        patch.setattr(fedpals.weights.instance, "QP_CLIENTS", 0)
         assert_no_worse(drawn)
 
 

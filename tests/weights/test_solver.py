@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from scipy.optimize import nnls
 
 import fedpals
 import fedpals.weights.certificate
@@ -18,7 +17,9 @@ import fedpals.weights.dual
 import fedpals.weights.limit
 import fedpals.weights.projection
 import fedpals.weights.refine
+from fedpals.weights.active_set import ActiveSet
 from fedpals.weights.problem import Problem
+from fedpals.weights.quadratic import Answer, QuadraticProgram
 from tests.weights.problems import Drawn, problems
 
 COUNTS = np.array([[80, 20, 0], [10, 60, 30], [5, 5, 40]])
@@ -151,7 +152,7 @@ def test_many_clients_of_which_each_that_a_sketch_would_take_is_empty(form: Any)
     assert weights.alpha[held] == pytest.approx(fedpals.solve(counts[held], target, lam=100).alpha, abs=1e-12)
 
 
-def test_the_projection_is_one_where_scipy_s_least_squares_is_not_least() -> None:
+def test_a_projection_that_scipy_s_least_squares_misses() -> None:
     """Clients of equal size with three labels each; scipy 1.17 gives the third and fourth a tenth of the weight."""
     held = [[1, 3, 4], [1, 3, 5], [1, 4, 5], [1, 8, 9], [2, 5, 7]]
     counts = np.array([[133 * (label in labels) for label in range(10)] for labels in held])
@@ -160,18 +161,6 @@ def test_the_projection_is_one_where_scipy_s_least_squares_is_not_least() -> Non
     assert projection.alpha == pytest.approx([0.5, 0, 0, 0, 0.5])
     assert projection.squared_distance == pytest.approx(5 / 18, rel=1e-12)
     assert fedpals.solve(counts, target, lam=0).ess == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_least_squares_ends_at_a_minimum_from_wherever_scipy_s_ended(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(seed)
-    A = rng.normal(size=(9, 7))
-    b = np.eye(9)[0]
-    best, _ = nnls(A, b)
-    monkeypatch.setattr("scipy.optimize.nnls", lambda *_, **__: (np.maximum(rng.normal(size=7), 0), 0.0))
-    assert fedpals.weights.projection._nonnegative_least_squares(A, b) == pytest.approx(best, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -244,7 +233,8 @@ def test_bad_grid() -> None:
 def test_an_answer_that_fails_its_certificate_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sabotage the solvers: what comes out is an error, not wrong weights."""
     monkeypatch.setattr(fedpals.weights.dual.Newton, "solve_linear", lambda *arguments: 0.0 * arguments[-1])
-    monkeypatch.setattr(fedpals.weights.instance, "least_squares", lambda problem, rows, _: problem.w[rows])
+    monkeypatch.setattr(ActiveSet, "_find", lambda *_: None)
+    monkeypatch.setattr(QuadraticProgram, "solve", lambda program, *_: Answer(np.square(program._root), 0.0))
     monkeypatch.setattr(fedpals.weights.refine, "_solve_normal", lambda *arguments: 0.0 * arguments[-1])
     with pytest.raises(fedpals.CertificateError, match="could not be proven optimal"):
         fedpals.solve(COUNTS, TARGET, lam=1e-3)

@@ -2,7 +2,7 @@
 
     α^λ = argmin over the simplex  ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i
 
-Needs only numpy and scipy. Every answer has a certificate; an answer that fails it is never returned.
+Needs only numpy, scipy and DAQP. Every answer has a certificate; an answer that fails it is never returned.
 """
 
 from fedpals.weights.certificate import Certificate

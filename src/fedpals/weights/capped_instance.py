@@ -11,15 +11,17 @@ from fedpals.errors import CertificateError
 from fedpals.labels import LabelCounts, Vector
 from fedpals.weights.cap import leaves_one_choice
 from fedpals.weights.capped_projection import project_below_cap
-from fedpals.weights.certificate import Certificate, certify_primal
-from fedpals.weights.instance import LEAST_SQUARES_CLIENTS, MAX_MU, MIN_MU, REFINE_GAP, Instance, Start, Weights
+from fedpals.weights.certificate import Certificate
+from fedpals.weights.instance import MAX_MU, MIN_MU, QP_CLIENTS, Instance, Start, Weights
 from fedpals.weights.limit import covering_limit, limit, limit_below_cap
-from fedpals.weights.problem import Problem
-from fedpals.weights.projection import Projection, least_squares_below_cap
+from fedpals.weights.projection import Projection
+from fedpals.weights.quadratic import QuadraticProgram
 from fedpals.weights.threads import one_blas_thread
 
 _BARELY_MET = 1e-6
 """Weight above the cap, as a fraction of it, up to which the answer without the cap may be within it."""
+_NO_PRESSURE = 1e-9
+"""Multiplier of the cap up to which the answer without the cap may be within it."""
 _PROJECTION_MU = 1e-7
 """λ/N whose weights a projection with a cap starts from."""
 
@@ -29,18 +31,19 @@ class CappedInstance(Instance):
 
     def __init__(self, counts: LabelCounts, target: Vector, cap: float) -> None:
         self.counts = counts
-        self.problem = Problem(counts.table, counts.sizes, target, cap)
+        self.uncapped = Instance(counts, target)
+        self.problem = self.uncapped.problem.with_cap(cap)
         self.cap = cap
 
-    @cached_property
-    def uncapped(self) -> Instance:
-        """The same without the cap."""
-        return Instance(self.counts, self.problem.T)
+    @property
+    def program(self) -> QuadraticProgram:
+        """The problem of few clients as a quadratic program, which is set up alike for every cap."""
+        return self.uncapped.program
 
     @property
     def has_few_clients(self) -> bool:
         """Whether there are no more clients than labels, or so few that steps in their space are faster anyway."""
-        return self.problem.w.size <= max(self.problem.T.size, LEAST_SQUARES_CLIENTS)
+        return self.problem.w.size <= max(self.problem.T.size, QP_CLIENTS)
 
     def at_mu(self, mu: float) -> Weights:
         """Return the weights for λ = μN."""
@@ -51,8 +54,8 @@ class CappedInstance(Instance):
         if leaves_one_choice(self.problem.w, self.cap):
             only = replace(self.fedavg, lam=mu * self.problem.N)
             return self._without_cap(lambda: self.uncapped.at_mu(mu)) or only
-        if self.problem.w.size <= LEAST_SQUARES_CLIENTS:
-            return self._below_cap(mu) or self.from_dual(mu, self.solver.solve(mu))
+        if self.problem.w.size <= QP_CLIENTS:
+            return self._by_program(mu)
         point = self.solver.solve(mu)
         if not self.solver.met_cap:
             return self._without_cap(lambda: self.uncapped.from_dual(mu, point)) or self.from_dual(mu, point)
@@ -91,14 +94,10 @@ class CappedInstance(Instance):
             found = find(self.problem, self.projection)
         return Weights(found[0], 0.0, found[1].checked(), self)
 
-    def _below_cap(self, mu: float) -> Weights | None:
-        """Return the weights by least squares with few clients; None if it did not find a minimum."""
-        p, alpha = self.problem, self.least_squares(mu)
-        if alpha[alpha.argmax()] <= (1.0 + _BARELY_MET) * self.cap:
-            return self._without_cap(lambda: self.uncapped.at_mu(mu))
-        alpha = least_squares_below_cap(p, alpha, mu)
-        certificate = certify_primal(p, alpha, mu)
-        return Weights(alpha, mu * p.N, certificate, self) if certificate.relative_gap <= REFINE_GAP else None
+    def _by_program(self, mu: float) -> Weights:
+        answer = self.program.solve(mu, self.cap)
+        weights = self._without_cap(lambda: self.uncapped.at_mu(mu)) if answer.pressure <= _NO_PRESSURE else None
+        return weights or self.from_program(mu, answer.alpha)
 
     def _without_cap(self, solve: Callable[[], Weights]) -> Weights | None:
         """Return the answer without the cap; None if it exceeds the cap or was not proven."""

@@ -151,25 +151,30 @@ def _mismatch(p: Problem, alpha: Vector, x: Vector, v: Vector, score_error: floa
     deviation = clipped - x
     if p.cap is None:
         outside = float(alpha @ (clipped - v))
-    elif abs(float(alpha.sum()) - 1.0) > rounding:
+    elif abs(float(np.add.reduce(alpha)) - 1.0) > rounding:
         return math.inf
     else:
-        outside = float(alpha @ np.maximum(-v, 0.0)) + float((p.cap - alpha) @ p.above_cap(v))
+        outside = float((p.cap - alpha) @ p.above_cap(v)) - float(alpha @ np.minimum(v, 0.0))
         # What the sum lacks of 1 is made up for by the clients below the cap, which may have little weight themselves.
-        below = alpha < p.cap
-        if (share := float(alpha @ below)) > 0:
-            size += math.sqrt(float((alpha * x) @ below)) / share
+        below = _below_cap(p, alpha)
+        if (share := float(np.add.reduce(below))) > 0:
+            size += math.sqrt(float(below @ x)) / share
     computed = float(p.w @ (deviation * deviation)) + 2.0 * outside
     return ((1.0 + rounding) * math.sqrt(computed) + rounding * size + score_error) ** 2
 
 
 def _offset_below_cap(p: Problem, alpha: Vector, x: Vector, v: Vector) -> float:
     """Return the c with x = v + c on average over the free clients; without any, the least for those at the cap."""
-    assert p.cap is not None
-    free = (alpha > 0) & (alpha < p.cap)
-    if free.any():
-        return float(alpha[free] @ (x - v)[free]) / float(alpha[free].sum())
+    below = _below_cap(p, alpha)
+    if (share := float(np.add.reduce(below))) > 0:
+        return float(below @ (x - v)) / share
     return float((x - v)[alpha > 0].max())
+
+
+def _below_cap(p: Problem, alpha: Vector) -> Vector:
+    """Return the weights of clients below the cap, and 0 for those at it."""
+    assert p.cap is not None
+    return np.where(alpha < p.cap, alpha, 0.0)
 
 
 def _correction(p: Problem, support: npt.NDArray[np.bool_], difference: Vector) -> tuple[float, float]:

@@ -15,16 +15,17 @@ from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certifi
 from fedpals.weights.dual import Newton, Point
 from fedpals.weights.limit import covering_limit, limit
 from fedpals.weights.problem import Problem
-from fedpals.weights.projection import Projection, least_squares, project
+from fedpals.weights.projection import Projection, project
+from fedpals.weights.quadratic import QuadraticProgram
 from fedpals.weights.refine import refine
 from fedpals.weights.threads import one_blas_thread
 from fedpals.weights.tradeoff import mu_for_ess
 
-LEAST_SQUARES_CLIENTS = 48
-"""Number of clients up to which least squares with an active set is faster than Newton on the dual."""
+QP_CLIENTS = 48
+"""Number of clients up to which a quadratic program with an unknown per client is faster than Newton on the dual."""
 _FEW_CLIENTS = 4096
 """Number of clients up to which a better answer is looked for from a smaller gap on, since it costs little."""
-REFINE_GAP = 1e-13
+_REFINE_GAP = 1e-13
 """Relative gap above which weights of few clients are refined."""
 _MANY_LABELS = 150
 """Number of labels from which it is tried whether T is covered before it is projected."""
@@ -133,6 +134,11 @@ class Instance:
         return covering_limit(self.problem) if M > K > _MANY_LABELS else None
 
     @cached_property
+    def program(self) -> QuadraticProgram:
+        """The problem of few clients as a quadratic program."""
+        return QuadraticProgram(self.problem)
+
+    @cached_property
     def newton(self) -> Newton:
         """Newton's iteration on the dual."""
         return Newton(self.problem)
@@ -164,12 +170,9 @@ class Instance:
             return self.fedavg
         if mu < MIN_MU:
             return self.limit
-        if self.problem.w.size > LEAST_SQUARES_CLIENTS:
+        if self.problem.w.size > QP_CLIENTS:
             return self.from_dual(mu, self.solver.solve(mu))
-        alpha, certificate = self._solve_least_squares(mu)
-        if certificate.relative_gap <= REFINE_GAP:
-            return Weights(alpha, mu * self.problem.N, certificate, self)
-        return self.from_dual(mu, self.newton.solve(mu))
+        return self.from_program(mu, self.program.solve(mu).alpha)
 
     def at_ess(self, ess: float, start: Start | None = None) -> tuple[Weights, Start | None]:
         """Return the weights with ESS ``ess``, from a nearby (μ, u), and the (μ, u) that they belong to."""
@@ -182,11 +185,18 @@ class Instance:
         mu, point = solution
         return self.from_dual(mu, point), (mu, point.u)
 
+    def from_program(self, mu: float, alpha: Vector) -> Weights:
+        """Return the weights that the quadratic program found; those of another solver if they are not proven."""
+        certificate = certify_primal(self.problem, alpha, mu)
+        if certificate.relative_gap <= _REFINE_GAP:
+            return Weights(alpha, mu * self.problem.N, certificate, self)
+        return self.from_dual(mu, self.solver.solve(mu))
+
     def from_dual(self, mu: float, point: Point) -> Weights:
         """Return the weights of a dual optimum, refined if rounding errors of a large dual point are visible."""
         alpha, certificate = self._from_point(mu, point)
         few = self.problem.w.size <= _FEW_CLIENTS
-        if not certificate.relative_gap <= (REFINE_GAP if few else FALLBACK_GAP):
+        if not certificate.relative_gap <= (_REFINE_GAP if few else FALLBACK_GAP):
             refined = self._from_point(mu, refine(self.problem, mu, point.u))
             if not certificate.gap <= refined[1].gap:
                 alpha, certificate = refined
@@ -197,17 +207,3 @@ class Instance:
         if self.has_few_clients:
             return alpha, certify_primal(self.problem, alpha, mu, marginal)
         return alpha, certify_dual(self.problem, alpha, mu, point, marginal)
-
-    def _solve_least_squares(self, mu: float) -> tuple[Vector, Certificate]:
-        alpha = self.least_squares(mu)
-        return alpha, certify_primal(self.problem, alpha, mu)
-
-    def least_squares(self, mu: float) -> Vector:
-        """Return the weights for λ = μN of few clients, not yet proven."""
-        p = self.problem
-        if p.n[p.n.argmin()] > 0:
-            return least_squares(p, slice(None), mu)
-        rows = np.flatnonzero(p.w)
-        alpha = np.zeros_like(p.w)
-        alpha[rows] = least_squares(p, rows, mu)
-        return alpha

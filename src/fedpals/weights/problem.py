@@ -48,20 +48,16 @@ class Problem:
     """Bound on the relative rounding error of s_i·u, including that of s_i itself: n·ε for n terms."""
     mix_rounding: float = field(init=False)
     """Bound on the relative rounding error of Sᵀα; blocked sums have smaller errors than one long sum."""
-    _most: Vector | None = field(init=False)
-    """cap/w, the largest weight of a sample at each client (∞ for one without samples); None without a cap."""
 
     def __post_init__(self) -> None:
         N, divisors = float(np.add.reduce(self.n)), np.maximum(self.n, 1.0)
         rows = self.n.size
         # A frozen instance is set up through its dictionary.
-        most = None if self.cap is None else np.where(self.n > 0, self.cap * N / divisors, np.inf)
         self.__dict__.update(
             N=N,
             w=self.n / N,
             _divisors=divisors,
             _inverse_n=1.0 / divisors,
-            _most=most,
             score_rounding=EPS * (4 + self.T.size),
             mix_rounding=EPS * (4 + min(rows, 512 + rows // 512)),
         )
@@ -70,6 +66,17 @@ class Problem:
     def of(cls, counts: LabelCounts, target: Vector) -> Problem:
         """Build the problem of validated counts and target."""
         return cls(counts.table, counts.sizes, target)
+
+    def with_cap(self, cap: float) -> Problem:
+        """Return the same problem with a cap; it shares everything else."""
+        capped = object.__new__(Problem)
+        capped.__dict__.update(self.__dict__, cap=cap)
+        return capped
+
+    @cached_property
+    def _most(self) -> Vector | None:
+        """cap/w, the largest weight of a sample at each client (∞ for one without samples); None without a cap."""
+        return None if self.cap is None else np.where(self.n > 0, self.cap * self.N / self._divisors, np.inf)
 
     @cached_property
     def fedavg(self) -> Vector:

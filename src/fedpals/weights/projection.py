@@ -15,19 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 from fedpals.errors import CertificateError
 from fedpals.labels import Vector
 from fedpals.weights.double_double import DoubleDouble, exact_scores
 from fedpals.weights.problem import EPS, Problem
+from fedpals.weights.quadratic import nonnegative_least_squares
 from fedpals.weights.wolfe import Face, nearest_face
 
 _MAX_PRICINGS = 1000
 _COVERED_ROUNDINGS = 32
 """Distance of T from the hull, in roundings of a score, up to which it is covered."""
-_SLOPE_TOLERANCE = 1e-12
-"""Slope of ‖Ax − b‖², per length of a column, that counts as 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,88 +50,13 @@ class Projection:
     """Bound on ‖point − p*‖."""
 
 
-def least_squares(
-    problem: Problem, rows: npt.NDArray[np.intp] | slice, mu: float = 0.0, T: Vector | None = None
-) -> Vector:
-    """Minimise ‖T − Sᵀα‖² + μΣα²/w exactly over weights on ``rows``; return α on those rows.
-
-    ``T`` is the problem's unless given; any vector will do. For μ > 0 the certificate will tell if scipy's answer is
-    no minimum, as it is for about one problem in a thousand.
-    """
+def _least_squares(problem: Problem, rows: npt.NDArray[np.intp]) -> Vector:
+    """Minimise ‖T − Sᵀα‖ over weights on ``rows``; return α on those rows."""
     S = problem.marginals(rows)
-    clients, labels = S.shape
-    A = np.zeros((labels + 1 + (clients if mu else 0), clients))
-    b = np.zeros(len(A))
-    A[0] = b[0] = 1.0
-    np.subtract(S.T, (problem.T if T is None else T)[:, None], out=A[1 : labels + 1])
-    if mu:
-        A[labels + 1 :].flat[:: clients + 1] = np.sqrt(mu / problem.w[rows])
-    x = _scipy_nnls(A, b) if mu else _nonnegative_least_squares(A, b)
+    A = np.ones((S.shape[1] + 1, S.shape[0]))
+    np.subtract(S.T, problem.T[:, None], out=A[1:])
+    x = nonnegative_least_squares(A, np.eye(1, len(A))[0])
     return np.asarray(x / np.add.reduce(x))
-
-
-def least_squares_below_cap(problem: Problem, alpha: Vector, mu: float) -> Vector:
-    """Return weights with α_i ≤ cap, from the minimum ``alpha`` without a cap: clients above it are set to it in turn.
-
-    With k clients at the cap the others share t = 1 − k·cap, and α = tβ turns the rest into the same problem for β,
-    with T less what those at the cap contribute, divided by t. It is the minimum if no client has to leave the cap
-    again; the certificate will tell.
-    """
-    p, cap = problem, problem.cap
-    assert cap is not None
-    at_cap = alpha > cap
-    while True:
-        share = 1.0 - cap * np.count_nonzero(at_cap)
-        rows = np.flatnonzero(~at_cap & (p.w > 0))
-        alpha = np.where(at_cap, cap, 0.0)
-        if share <= 0 or not rows.size:
-            return alpha
-        alpha[rows] = share * least_squares(p, rows, mu, (p.T - p.mix(alpha)) / share)
-        above = alpha > cap
-        if not above.any():
-            return alpha
-        at_cap |= above
-
-
-def _scipy_nnls(A: Vector, b: Vector, max_steps: int | None = None) -> Vector:
-    """Return scipy's answer; the nearest single column, which is a start, if it gave up."""
-    try:
-        return np.asarray(scipy.optimize.nnls(A, b, maxiter=max_steps)[0])
-    except RuntimeError:
-        x = np.zeros(A.shape[1])
-        best = int(np.argmax(b @ A / np.linalg.norm(A, axis=0)))
-        x[best] = float(b @ A[:, best]) / float(A[:, best] @ A[:, best])
-        return x
-
-
-def _nonnegative_least_squares(A: Vector, b: Vector) -> Vector:
-    """Minimise ‖Ax − b‖ over x ≥ 0, for ‖b‖ = 1.
-
-    Returns scipy's answer if it is a minimum. About one in a thousand is not, when clients have similar labels
-    (https://github.com/scipy/scipy/issues/25389); Lawson and Hanson's steps then continue from it.
-    """
-    max_steps = 100 * (A.shape[1] + 10)
-    x = _scipy_nnls(A, b, max_steps)
-    # A problem with few clients takes microseconds: if x is clearly a minimum, skip the check column by column.
-    slope = (b - A @ x) @ A
-    if slope.max() <= _SLOPE_TOLERANCE and slope @ x >= -_SLOPE_TOLERANCE:
-        return np.asarray(x)
-    lengths = np.linalg.norm(A, axis=0)
-    for _ in range(max_steps):
-        slope = (b - A @ x) @ A / lengths
-        free = x > 0
-        if np.abs(slope[free]).max(initial=0.0) <= _SLOPE_TOLERANCE:
-            if slope.max() <= _SLOPE_TOLERANCE:
-                return np.asarray(x)
-            free[np.argmax(slope)] = True
-        best = np.zeros_like(x)
-        best[free] = np.linalg.lstsq(A[:, free], b)[0]
-        decreasing = np.flatnonzero((best <= 0) & (best < x))
-        ratios = x[decreasing] / (x[decreasing] - best[decreasing])
-        step = float(ratios.min(initial=1.0))
-        x = x + step * (best - x)
-        x[decreasing[ratios <= step]] = 0.0
-    raise CertificateError(f"least squares with non-negative weights took more than {max_steps} steps")
 
 
 def project(problem: Problem) -> Projection:
@@ -142,17 +65,19 @@ def project(problem: Problem) -> Projection:
     M, K = p.C.shape
     has_samples = p.w > 0
     rows = np.flatnonzero(has_samples) if M <= 2 * K + 64 else _first_rows(p, has_samples)
-    noise = _COVERED_ROUNDINGS * p.score_rounding
+    noise, previous = _COVERED_ROUNDINGS * p.score_rounding, math.inf
     for _ in range(_MAX_PRICINGS):
         alpha = np.zeros(M)
-        alpha[rows] = least_squares(p, rows)
+        alpha[rows] = _least_squares(p, rows)
         r = p.T - p.mix(alpha)
         size = float(np.abs(r).max())
         if size <= 4 * EPS:
             return Projection(alpha, p.T, 0.0, covered=True, margin=0.0, error=0.0)
         support = np.flatnonzero(alpha)
-        if size <= noise:
+        distance = float(r @ r)
+        if size <= noise or distance >= previous:  # least squares see no further: steps that do are left
             return _decide(p, nearest_face(p, support, alpha[support]), noise)
+        previous = distance
         price = np.where(has_samples, p.scores(r), -np.inf)
         # Prices are as accurate as r, which has few digits if T is close. Terms of Sᵀα outside the support are 0.
         slack = noise * size + EPS * (4 + support.size) * float((p.T - r).max())
