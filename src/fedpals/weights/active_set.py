@@ -6,7 +6,7 @@ With D = diag(√w), Q = SSᵀ and the active clients F, the optimum α = w + D�
 
     (D Q D + μI)_F η = D_F (S_F (T − S_Fᵀw_F)) + κ √w_F,       Σ_F α = 1,
 
-one F×F system for a step; κ follows from the sum. Q is computed once and serves every λ.
+one Cholesky factorisation of an F×F matrix for a step; κ follows from the sum. Q is computed once and serves every λ.
 η = 0 is FedAvg, so a huge λ loses no digits. For a μ near 0 the matrix is ill-conditioned and `dual` takes over.
 Clients at a cap are no part of F; what they contribute to Sᵀα and Σα is fixed.
 """
@@ -37,7 +37,7 @@ class ActiveSet:
         self._active = np.ones(problem.w.size, dtype=np.bool_)
         self._fixed = np.zeros_like(problem.w)
         self._met_cap = False
-        self._system: tuple[Vector, npt.NDArray[np.intp], Vector] | None = None
+        self._factor: tuple[Vector, npt.NDArray[np.intp], Vector] | None = None
 
     @property
     def met_cap(self) -> bool:
@@ -62,7 +62,7 @@ class ActiveSet:
         """Return the dual optimum for μ; ``start`` is for `dual`, where that has to take over."""
         found = self._find(mu) if mu >= _MIN_MU else None
         if found is None:
-            self._system = None
+            self._factor = None
             return self._newton.solve(mu, start)
         v, alpha, kappa = found
         p = self.problem
@@ -72,6 +72,8 @@ class ActiveSet:
 
     def _find(self, mu: float) -> tuple[Vector, Vector, float] | None:
         """Return v, α and κ at the optimum; None if the active set does not settle."""
+        from scipy.linalg import lapack  # slow to load: only where it is used
+
         p, b = self.problem, self._scores_of_T
         active, fixed = self._active, self._fixed
         for _ in range(_MAX_STEPS):
@@ -81,12 +83,11 @@ class ActiveSet:
                 return None
             H = self._scaled_Q[rows[:, None], rows]
             H.flat[:: rows.size + 1] += mu
-            rhs = np.empty((rows.size, 2))
+            rhs = np.empty((rows.size, 2), order="F")
             rhs[:, 0] = root * (b - self._Q @ (p.w * active + fixed))[rows]
             rhs[:, 1] = root
-            try:
-                x: Vector = np.asarray(np.linalg.solve(H, rhs))
-            except np.linalg.LinAlgError:
+            factor, x, failed = lapack.dposv(H, rhs, lower=True)
+            if failed:
                 return None
             kappa = (1.0 - float(fixed.sum()) - float(w.sum()) - float(root @ x[:, 0])) / float(root @ x[:, 1])
             eta = x[:, 0] + kappa * x[:, 1]
@@ -99,16 +100,18 @@ class ActiveSet:
                 self._met_cap = True
                 fixed = np.where(active, 0.0, p.w * p.clip(v))
             if (active == previous[0]).all() and (fixed is previous[1] or (fixed == previous[1]).all()):
-                self._active, self._fixed, self._system = active, fixed, (H, rows, x[:, 1])
+                self._active, self._fixed, self._factor = active, fixed, (factor, rows, x[:, 1])
                 return v, alpha, kappa
         return None
 
     def ess_slope(self, mu: float, point: Point) -> float:
         """Return −½ dq/dμ for q = Σ α_i²/w_i at the last solve's optimum ``point``."""
-        if self._system is None:
+        from scipy.linalg import lapack  # slow to load: only where it is used
+
+        if self._factor is None:
             return self._newton.ess_slope(mu, point)
-        H, rows, of_root = self._system
+        factor, rows, of_root = self._factor
         root = self._root[rows]
         eta = root * (point.v[rows] - 1.0)
-        solved = np.linalg.solve(H, eta)
+        solved = np.asarray(lapack.dpotrs(factor, eta, lower=True)[0])
         return float(eta @ solved) - float(root @ solved) ** 2 / float(root @ of_root)
