@@ -109,7 +109,7 @@ def test_a_method_may_be_chosen_without_target_samples(tmp_path: Path) -> None:
     better = [s for s in results.tuning() if s.point["learning_rate"] == 0.2 and s.method == "FedPALS"]
     for summary in better:  # a run that diverged counts as 0
         results.add("tuning.jsonl", summary.model_copy(update={"diverged": True}))
-    results.keep("tuning.jsonl", tuning_runs(experiment, "desk"))
+    results.keep("tuning.jsonl", tuning_runs(experiment, "desk"), [])
     rates = {
         method: points.popitem()[1]["learning_rate"]
         for (_, method), points in chosen_points(experiment, results.tuning()).items()

@@ -58,7 +58,7 @@ def test_a_line_that_was_cut_off_is_a_run_that_is_not_there(tmp_path: Path, plan
     path.write_text(path.read_text()[:-20])
     assert [run.key for run in results.runs()] == [planned[0].key]
     # The next sweep begins with `keep`; what it appends must not grow together with the rest of the line.
-    results.keep("runs.jsonl", planned)
+    results.keep("runs.jsonl", planned, ["table"])
     results.add("runs.jsonl", summary(planned[2]))
     assert [run.key for run in results.runs()] == [planned[0].key, planned[2].key]
 
@@ -68,7 +68,7 @@ def test_a_cut_off_line_that_stands_alone_does_not_spoil_what_follows(
 ) -> None:
     results = Results(tmp_path)
     (tmp_path / "runs.jsonl").write_text('{"row": "C =')
-    results.keep("runs.jsonl", planned)
+    results.keep("runs.jsonl", planned, ["table"])
     for plan in planned[:2]:
         results.add("runs.jsonl", summary(plan))
     assert [run.key for run in results.runs()] == [plan.key for plan in planned[:2]]
@@ -127,12 +127,12 @@ def test_keep_drops_what_the_experiment_no_longer_has_and_orders_the_rest(
     for plan in reversed(planned):
         results.add("runs.jsonl", summary(plan))
     results.add("runs.jsonl", summary(planned[0], 0.9))  # again: the last one counts
-    results.keep("runs.jsonl", planned[:4])
+    results.keep("runs.jsonl", planned[:4], ["table"])
     assert [run.key for run in results.runs()] == [plan.key for plan in planned[:4]]
     assert results.runs()[0].selected[Evaluation.RAW].score == 0.9
-    results.keep("runs.jsonl", [])
+    results.keep("runs.jsonl", [], ["table"])
     assert results.runs() == []
-    results.keep("tuning.jsonl", planned)
+    results.keep("tuning.jsonl", planned, [])
     assert not (tmp_path / "tuning.jsonl").exists()
 
 
@@ -140,8 +140,8 @@ def test_keep_takes_the_points_that_the_grid_has_now(tmp_path: Path, planned: li
     """A key that is no longer tuned leaves the runs as they are; only what tells them apart in the grid changes."""
     results, now = Results(tmp_path), replace(planned[0], point={})
     results.add("tuning.jsonl", summary(replace(planned[0], point={"learning_rate": 0.03})))
-    results.keep("tuning.jsonl", [now])
-    assert results.tuning() == [summary(now)]
+    results.keep("tuning.jsonl", [now], [])
+    assert results.tuning() == [summary(now).thinned([])]
 
 
 def test_what_is_computed_is_written_down(tmp_path: Path) -> None:
@@ -234,13 +234,16 @@ def test_a_summary_holds_what_the_record_says(tmp_path: Path, planned: list[Plan
     assert whole.key == plan.key
     selected = json.loads(whole.model_dump_json(exclude_none=True))["selected"]
     for evaluation, stored in result["selected"].items():
-        test = {name: value for name, value in stored["test"].items() if value is not None}
-        assert selected.pop(evaluation) == {**stored, "test": test}
+        test = {name: round(v, 7) for name, v in stored["test"].items() if isinstance(v, float)}
+        assert selected.pop(evaluation) == {**stored, "test": {**test, "per_label": []}}
     assert not selected
     assert whole.curve == [round(line["raw"]["test"]["accuracy"], 5) for line in lines]
     assert whole.federation is not None
     assert whole.federation.alpha == lines[-1]["weights"]["alpha"]
     assert sum(map(sum, whole.federation.counts)) == whole.samples == result["samples"]
+    recalls = Summary.of(plan, record, show=["labels"]).selected[Evaluation.RAW].test
+    assert recalls is not None
+    assert recalls.per_label == pytest.approx(tuple(result["selected"]["raw"]["test"]["per_label"]), abs=1e-5)
     short = Summary.of(plan, record)
     assert (short.curve, short.federation) == ([], None)
     assert not Summary.of(plan, record, show=["table"]).curve

@@ -194,8 +194,9 @@ def limit(name: str) -> Table:
         "IW-ERM": ("IW-ERM", RAW),
         "Gaussian head": ("FedAvg", Evaluation.GAUSSIAN),
         "CCVR": ("FedAvg", Evaluation.CCVR),
-        "recommended": (next((n for n in names if n.startswith("Recommended")), "FedPALS"), RECOMMENDED),
         "Oracle": ("Oracle", RAW),
+        "*no target sample:* Pooled +prior": (pooled.name, Evaluation.PRIOR_BY_ESTIMATE),
+        "*and* recommended": (next((n for n in names if n.startswith("Recommended")), "FedPALS"), RECOMMENDED),
     }
     lines = [["row", "Pooled +prior", *ways]]
     for row in finished.rows:

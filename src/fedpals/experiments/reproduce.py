@@ -154,7 +154,7 @@ class _Computed:
 def _compute(
     phase: _Phase, experiment: Experiment, results: Results, settings: SweepSettings, display: Display
 ) -> _Computed:
-    results.keep(phase.file, phase.planned)
+    results.keep(phase.file, phase.planned, phase.show)
     finished = {summary.key for summary in results.read(phase.file)}
     pending = [planned for planned in phase.planned if planned.key in phase.needed - finished]
     runs = [planned.run for planned in pending]
@@ -168,7 +168,7 @@ def _compute(
             show(event)
 
         outcome = sweep(runs, settings, watch)
-    results.keep(phase.file, phase.planned)
+    results.keep(phase.file, phase.planned, phase.show)
     failed = [(pending[position], error) for position, error in sorted(outcome.failed.items())]
     left = sum(not record.finished for record in outcome.records) - len(failed)
     incomplete = outcome.out_of_time and left > 0  # the last run may have ended just in time

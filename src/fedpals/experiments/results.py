@@ -22,17 +22,20 @@ from typing import Any, BinaryIO, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedpals.engine.lock import locked
+from fedpals.engine.metrics import Metrics
 from fedpals.errors import InputError
 from fedpals.experiments.cases import Case
 from fedpals.experiments.experiment import Experiment, PlannedRun, Point, View
 from fedpals.experiments.provenance import continued, provenance
 from fedpals.files import replacing, writing
-from fedpals.shift.evaluation import Correction, Evaluation
+from fedpals.shift.evaluation import Correction, Evaluation, SelectedBy
 from fedpals.simulation.record import Record, RoundLine, SelectedRound, ServerView
 from fedpals.simulation.run import Run
 
-_DIGITS = 5
-"""Decimals of the metrics per round."""
+_DIGITS = 7
+"""Decimals of a test metric: more than enough to round means of them to a tenth of a percent."""
+_CURVE_DIGITS = 5
+"""Decimals of values per round."""
 
 
 class FinalView(BaseModel):
@@ -121,28 +124,24 @@ class Summary(BaseModel):
     def test(self, evaluation: Evaluation, metric: str) -> float | None:
         """Return a test metric of an evaluation; None if there is none."""
         selected = self.selected.get(evaluation)
-        return None if selected is None or selected.test is None else float(getattr(selected.test, metric))
+        if selected is None or selected.test is None:
+            return None
+        return round(float(getattr(selected.test, metric)), _DIGITS)
 
     @classmethod
     def of(cls, planned: PlannedRun, record: Record, *, metric: str = "accuracy", show: Collection[View] = ()) -> Self:
-        """Summarise a finished run for the views ``show``; without any, nothing is kept but what tuning needs.
-
-        Tuning needs no test metrics, so a summary for it has none to choose by.
-        """
+        """Summarise a finished run for the views ``show``; without any, nothing is kept but what tuning needs."""
         result, lines, held_out = record.result(), record.lines(), planned.run.knowledge.held_out
-        return cls(
+        summary = cls(
             row=planned.row,
             method=planned.method,
             point=planned.point,
             chosen_for=list(planned.chosen_for),
             digest=planned.run.digest,
             run=planned.run.keys(),
-            selected={
-                name: replace(best, clients=None, test=best.test if show else None)
-                for name, best in result.selected.items()
-            },
+            selected=dict(result.selected),
             curve=_curve(lines, metric) if "dynamics" in show else [],
-            ess=[round(line.choice.ess, _DIGITS) for line in lines if line.choice] if show else [],
+            ess=[round(line.choice.ess, _CURVE_DIGITS) for line in lines if line.choice] if show else [],
             federation=FinalView.of(record.server_view()) if show else None,
             tallies=[tally.to_json() for tally in record.tallies()] if "check" in show and held_out else [],
             projection_distance=result.projection_distance,
@@ -152,11 +151,33 @@ class Summary(BaseModel):
             seconds=round(sum(line.seconds for line in lines), 2),
             diverged=result.diverged,
         )
+        return summary.thinned(show)
+
+    def thinned(self, show: Collection[View]) -> Self:
+        """Return the summary with what the views ``show`` need of its selected rounds.
+
+        Tuning, which needs no view, has no test metrics to choose by.
+        """
+        selected = {
+            name: replace(best, clients=None, test=_shown(best.test, name, show) if best.test and show else None)
+            for name, best in self.selected.items()
+            if name.selected_by is not SelectedBy.POOLED or "selection" in show
+        }
+        return self.model_copy(update={"selected": selected})
+
+
+def _shown(test: Metrics, name: Evaluation, show: Collection[View]) -> Metrics:
+    """Return metrics rounded; recalls of labels are shown of models as trained alone."""
+    rounded = {key: round(value, _DIGITS) for key, value in vars(test).items() if isinstance(value, float)}
+    recalls = test.per_label if "labels" in show and name is Evaluation.RAW else ()
+    return replace(
+        test, **rounded, per_label=tuple(None if recall is None else round(recall, _DIGITS) for recall in recalls)
+    )
 
 
 def _curve(lines: Sequence[RoundLine], metric: str) -> list[float]:
     scores = [line.scores(Correction.RAW) for line in lines]
-    return [round(getattr(s.test, metric), _DIGITS) for s in scores if s is not None and s.test is not None]
+    return [round(getattr(s.test, metric), _CURVE_DIGITS) for s in scores if s is not None and s.test is not None]
 
 
 class Results:
@@ -252,13 +273,13 @@ class Results:
         with locked(self.path, wait=True):
             self._write("provenance.json", json.dumps({**self.provenance, "core_hours": hours}, indent=2) + "\n")
 
-    def keep(self, name: str, planned: Iterable[PlannedRun]) -> None:
-        """Remove runs that the experiment no longer has; give the others its current order and points."""
+    def keep(self, name: str, planned: Iterable[PlannedRun], show: Collection[View]) -> None:
+        """Remove runs that the experiment no longer has; give the others its current order, points and views."""
         with locked(self.path, wait=True):
             stored = {summary.key: summary for summary in self.read(name)}
             plans = {plan.key: plan for plan in planned if plan.key in stored}
             summaries = [
-                stored[key].model_copy(update={"point": plan.point, "chosen_for": list(plan.chosen_for)})
+                stored[key].thinned(show).model_copy(update={"point": plan.point, "chosen_for": list(plan.chosen_for)})
                 for key, plan in plans.items()
             ]
             if (self.path / name).is_file():  # rewritten even if no run is left, to remove an incomplete last line
