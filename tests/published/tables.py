@@ -198,14 +198,15 @@ def limit(name: str) -> Table:
         "*no target sample:* Pooled +prior": (pooled.name, Evaluation.PRIOR_BY_ESTIMATE),
         "*and* recommended": (next((n for n in names if n.startswith("Recommended")), "FedPALS"), RECOMMENDED),
     }
-    lines = [["row", "Pooled +prior", *ways]]
+    lines = [["row", "Pooled +prior", *ways, "*where clients have every label:* recommended"]]
     for row in finished.rows:
         best = finished.scores(row, pooled, PRIOR)
-        cells = [mean_text(finished.spread(row, pooled, PRIOR))]
-        for column, evaluation in ways.values():
-            pair = Paired.of(finished.scores(row, method(finished, column), evaluation), best)
-            cells.append("" if pair is None else pair.text())
-        lines.append([row.name, *cells])
+        lacking = {seed for seed, summary in finished.by_seed(row).items() if lacks_label(summary)}
+        scores = [finished.scores(row, method(finished, name), evaluation) for name, evaluation in ways.values()]
+        scores.append({seed: score for seed, score in scores[-1].items() if seed not in lacking})
+        pairs = [Paired.of(own, best) for own in scores]
+        texts = ["" if pair is None else pair.text() for pair in pairs]
+        lines.append([row.name, mean_text(finished.spread(row, pooled, PRIOR)), *texts])
     return lines
 
 

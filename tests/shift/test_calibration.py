@@ -95,6 +95,19 @@ def test_labels_that_the_target_lacks_stay_out(held_out: tuple[Vector, Labels]) 
     assert not (fitted(miscalibrated(x)).argmax(axis=1) == 3).any()
 
 
+def test_a_label_that_nobody_held_out_keeps_its_prior_correction(
+    target: tuple[Vector, Labels], held_out: tuple[Vector, Labels]
+) -> None:
+    """Samples of other labels alone would teach never to predict it."""
+    x, y = held_out[0][held_out[1] != 0], held_out[1][held_out[1] != 0]
+    shift = prior_shift(TARGET, MIX, len(y))
+    fitted = calibrate(WORLD.logits(x, MIX), y, TARGET, shift)
+    assert fitted.shift[0] == shift[0]
+    logits = WORLD.logits(target[0], MIX)
+    # The model is the posterior of MIX already: nothing is to be gained, and no more than chance is lost.
+    assert error(fitted(logits), target[1]) <= error(logits + shift, target[1]) + 0.005
+
+
 @pytest.mark.parametrize("label", [3, None])
 def test_without_samples_of_the_target_it_is_the_prior_correction(
     label: int | None, held_out: tuple[Vector, Labels]

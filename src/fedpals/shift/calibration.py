@@ -6,9 +6,10 @@ s the correction, the calibrated logits z/τ + s + b minimise the target risk th
 
     Σ_y T(y)/n_y Σ_{i: y_i = y} −log softmax(z_i/τ + s + b)_y  +  (‖b‖² + log²τ) / 2n,
 
-where n = Σ_y n_y, and all sums are over the labels of the target that some client held out, over which T is
-normalised. The last term pulls τ to 1 and b to 0, like a standard normal prior, so that a few samples
-change little. Without that term, the problem is convex in (1/τ, b).
+where n = Σ_y n_y, and all sums, that of the softmax too, are over the labels of the target that some client held out,
+over which T is normalised. The last term pulls τ to 1 and b to 0, like a standard normal prior, so that a few samples
+change little. Without that term, the problem is convex in (1/τ, b). A label that nobody held out keeps b = 0: samples
+of other labels alone would only teach never to predict it.
 """
 
 from __future__ import annotations
@@ -54,16 +55,15 @@ def calibrate(logits: Vector, y: npt.NDArray[np.int64], target: Vector, shift: V
 
     If no sample has a label of the target, there is nothing to fit and the prior correction is returned.
     """
-    target_labels = np.flatnonzero(target > 0)
-    rows = np.isin(y, target_labels)
+    held = np.flatnonzero((target > 0) & (np.bincount(y, minlength=target.size) > 0))
+    rows = np.isin(y, held)
     if not rows.any():
         return Calibration(1.0, shift)
-    z, s = logits[np.ix_(rows, target_labels)], shift[target_labels]
-    column = np.searchsorted(target_labels, y[rows])
-    n = np.bincount(column, minlength=target_labels.size)
-    weight = (target[target_labels] / np.maximum(n, 1))[column]
+    z, s = logits[np.ix_(rows, held)], shift[held]
+    column = np.searchsorted(held, y[rows])
+    weight = (target[held] / np.bincount(column))[column]
     weight /= weight.sum()
-    one_hot = np.eye(target_labels.size)[column]
+    one_hot = np.eye(held.size)[column]
 
     def objective(parameters: Vector) -> tuple[float, Vector]:
         log_inverse, bias = parameters[0], parameters[1:]
@@ -74,7 +74,7 @@ def calibrate(logits: Vector, y: npt.NDArray[np.int64], target: Vector, shift: V
         gradient = np.concatenate([[float((residual * scaled).sum())], residual.sum(axis=0)])
         return float(value), gradient + parameters / len(z)
 
-    solution = scipy.optimize.minimize(objective, np.zeros(target_labels.size + 1), jac=True, method="L-BFGS-B")
+    solution = scipy.optimize.minimize(objective, np.zeros(held.size + 1), jac=True, method="L-BFGS-B")
     fitted_shift = shift.copy()
-    fitted_shift[target_labels] += solution.x[1:]
+    fitted_shift[held] += solution.x[1:]
     return Calibration(float(np.exp(-solution.x[0])), fitted_shift)
