@@ -331,7 +331,7 @@ def hospitals(name: str) -> Table:
 
 def overview(_: str) -> Table:
     """All experiments: rows in which FedPALS is better than, equal to, or worse than FedAvg, and what they took."""
-    header = ["experiment", "in the paper", "runs", "rows better/equal/worse", "both +prior", "core-hours"]
+    header = ["experiment", "in the paper", "runs", "rows better/equal/worse", "both +prior", "core-hours", "version"]
     lines = [header]
     for finished in read([RESULTS])[0]:
         if not finished.runs:
@@ -339,7 +339,8 @@ def overview(_: str) -> Table:
         counts = [_counted(finished, evaluation) for evaluation in (RAW, PRIOR)]
         hours = sum(summary.seconds for summary in (*finished.runs, *finished.tuning)) / 3600
         link = f"[{finished.name}](#{finished.name})"
-        lines.append([link, finished.experiment.source, f"{len(finished.runs):,}", *counts, f"{hours:.1f}"])
+        version = str(finished.provenance.get("version", ""))
+        lines.append([link, finished.experiment.source, f"{len(finished.runs):,}", *counts, f"{hours:.1f}", version])
     return lines
 
 
