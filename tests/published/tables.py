@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpals.experiments.experiment import Column
-from fedpals.report.finished import EVALUATIONS, FinishedExperiment, is_oracle, read
+from fedpals.report.finished import EVALUATIONS, FinishedExperiment, is_limit, read
 from fedpals.report.paired import Paired
 from fedpals.report.table import Spread
 from fedpals.report.views import VIEWS
@@ -61,7 +61,7 @@ def compared(
 ) -> Table:
     """Mean ± std of methods as trained and corrected, the best in bold but for the Oracle, and the paper's."""
     lines: Table = [["row", "", *(column.name for column in columns)]]
-    rivals = [i for i, column in enumerate(columns) if not (column.apart or is_oracle(column.run))]
+    rivals = [i for i, column in enumerate(columns) if not (column.apart or is_limit(column.run))]
     for row in finished.rows:
         start = len(lines)
         for evaluation in evaluations:

@@ -10,7 +10,7 @@ import pytest
 from fedpals.experiments.experiment import Column
 from fedpals.report.answer import answer
 from fedpals.report.choices import choices, finding, mean_of, overall
-from fedpals.report.finished import read
+from fedpals.report.finished import is_limit, read
 from fedpals.report.paired import Paired
 from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation.run import Run
@@ -129,3 +129,8 @@ def test_findings_and_the_count_over_all_experiments() -> None:
     )
     counted = overall([finished, finished], Evaluation.RAW, "as trained")
     assert counted.sentence == "as trained: better in 2, equal in 2, worse in 0 of 4 rows"
+
+
+def test_oracle_and_pooled_training_are_limits_and_no_choice() -> None:
+    assert all(is_limit({"method": name}) for name in ("oracle", "pooled", "fedprox+pooled", "pooled+oracle"))
+    assert not any(is_limit({"method": name}) for name in ("fedavg", "fedprox+fedpals"))

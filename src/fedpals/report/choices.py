@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fedpals.experiments.experiment import Column
-from fedpals.report.finished import FinishedExperiment, is_oracle
+from fedpals.report.finished import FinishedExperiment, is_limit
 from fedpals.report.paired import Paired, Verdict
 from fedpals.shift.evaluation import Correction, Evaluation
 
@@ -72,7 +72,7 @@ def mean_of(pairs: Iterable[Paired]) -> Paired:
 
 
 def choices(finished: FinishedExperiment) -> list[Choice]:
-    """Return the choices that every row has, the largest gain first; without Oracles, which nobody can use.
+    """Return the choices that every row has, the largest gain first; without Oracle and Pooled, which nobody can use.
 
     Where no choice has all rows, those that have the most. Without a baseline there are none.
     """
@@ -83,7 +83,7 @@ def choices(finished: FinishedExperiment) -> list[Choice]:
     for method in finished.methods:
         for evaluation, use in finished.evaluations.items():
             pairs = differences(finished, (method, evaluation), (finished.baseline, first))
-            if pairs and not is_oracle(method.run):
+            if pairs and not is_limit(method.run):
                 ranked.append(Choice(method, evaluation, use, pairs, mean_of(pairs.values())))
     most = max((len(choice.pairs) for choice in ranked), default=0)
     return sorted((c for c in ranked if len(c.pairs) == most), key=lambda choice: -choice.gain.difference)

@@ -145,8 +145,8 @@ class FinishedExperiment:
         return {seed: value for seed, value in scores.items() if value is not None}
 
     def by_seed(self, row: Row) -> dict[int, Summary]:
-        """Return a run per seed to read the row's federation from: not Oracle's, whose clients differ."""
-        runs = [s for s in self.runs if s.row == row.name and not is_oracle(s.run)]
+        """Return a run per seed to read the row's federation from: not Oracle's or Pooled's, whose clients differ."""
+        runs = [s for s in self.runs if s.row == row.name and not is_limit(s.run)]
         return {summary.seed: summary for summary in reversed(runs)}
 
     @cached_property
@@ -171,9 +171,9 @@ class FinishedExperiment:
         return None
 
 
-def is_oracle(run: Mapping[str, Any]) -> bool:
-    """Return whether a run's clients were redrawn from the target's marginal."""
-    return "oracle" in str(run.get("method")).split("+")
+def is_limit(run: Mapping[str, Any]) -> bool:
+    """Return whether a run shows a limit and no choice: clients redrawn for T (Oracle), or all samples in one place."""
+    return not {"oracle", "pooled"}.isdisjoint(str(run.get("method")).split("+"))
 
 
 def read(paths: Iterable[Path]) -> tuple[list[FinishedExperiment], list[str]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpals.labels import Vector
 from fedpals.report.figures import CORNERS, hull
-from fedpals.report.finished import FederationView, FinishedExperiment, is_oracle
+from fedpals.report.finished import FederationView, FinishedExperiment, is_limit
 from fedpals.report.looks import Look
 from fedpals.shift.evaluation import Evaluation
 from fedpals.weights import solve
@@ -25,7 +25,7 @@ def thumbnail(finished: FinishedExperiment) -> str:
     if not finished.runs:
         return _picture(_case(finished.federations))
     evaluation = next(iter(finished.evaluations), Evaluation.RAW)
-    methods = [m for m in finished.methods if not (m.apart or is_oracle(m.run))][:_MAX_LINES]
+    methods = [m for m in finished.methods if not (m.apart or is_limit(m.run))][:_MAX_LINES]
     placed = sorted((row.x, i) for i, row in enumerate(finished.rows) if row.x is not None)
     lines: list[tuple[Look, list[tuple[float, float]]]] = []
     if len(placed) > 2 and "curve" in finished.experiment.show:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from fedpals.experiments.experiment import Column, Row
 from fedpals.experiments.results import Summary
 from fedpals.report.exhibit import METRICS, Exhibit
-from fedpals.report.finished import EVALUATIONS, FinishedExperiment, is_oracle
+from fedpals.report.finished import EVALUATIONS, FinishedExperiment, is_limit
 from fedpals.report.sheet import Cell, Sheet, Value
 from fedpals.report.table import Spread
 from fedpals.shift.evaluation import Evaluation
@@ -26,7 +26,7 @@ def coverage(finished: FinishedExperiment) -> list[Exhibit]:
                 spreads = [_spread(finished, row, method, evaluation, seeds) for method in finished.methods]
                 if any(spreads):
                     cells = [
-                        Cell(spread, "quiet" if is_oracle(method.run) else "")
+                        Cell(spread, "quiet" if is_limit(method.run) else "")
                         for method, spread in zip(finished.methods, spreads, strict=True)
                     ]
                     lines.append([row.name, f"{group}, {EVALUATIONS[evaluation]}", float(len(seeds)), *cells])

@@ -12,7 +12,7 @@ from fedpals.experiments.experiment import Row
 from fedpals.report.advice import choice_sentence
 from fedpals.report.exhibit import METRICS, Exhibit
 from fedpals.report.figures import Panel
-from fedpals.report.finished import FinishedExperiment, is_oracle
+from fedpals.report.finished import FinishedExperiment, is_limit
 from fedpals.report.lines import Series, draw_ess, draw_series, name_places
 from fedpals.report.looks import BLUE, Look
 from fedpals.report.sheet import Cell, Sheet, Value
@@ -120,7 +120,7 @@ def _draw_distance(
 def dynamics(finished: FinishedExperiment) -> list[Exhibit]:
     """Metric after every round, a panel per row and a line per method."""
     metric = METRICS[finished.experiment.metric]
-    rivals = [method.name for method in finished.methods if not is_oracle(method.run)]
+    rivals = [method.name for method in finished.methods if not is_limit(method.run)]
     panels, best = [], []
     lines: list[list[Value | Cell]] = []
     for row in finished.rows:

@@ -11,7 +11,7 @@ from fedpals.experiments.experiment import Column, Row
 from fedpals.report.choices import finding, mean_of
 from fedpals.report.exhibit import METRICS, Exhibit, settings_text
 from fedpals.report.figures import Panel
-from fedpals.report.finished import FinishedExperiment, is_oracle
+from fedpals.report.finished import FinishedExperiment, is_limit
 from fedpals.report.lines import Compared, draw_compared
 from fedpals.report.paired import Paired
 from fedpals.report.sheet import VERDICT_MARKS, Cell, Mark, Sheet, Value
@@ -32,7 +32,7 @@ def table(finished: FinishedExperiment) -> list[Exhibit]:
             spreads = {method.name: finished.spread(row, method, evaluation) for method in methods}
             if not any(spreads.values()):
                 continue
-            rivals = {m.name: s for m in methods if (s := spreads[m.name]) and not (m.apart or is_oracle(m.run))}
+            rivals = {m.name: s for m in methods if (s := spreads[m.name]) and not (m.apart or is_limit(m.run))}
             first = max(rivals, key=lambda name: rivals[name].mean, default=None)
             best[evaluation].update([first] if first and len(rivals) > 1 else [])
             cells = [
@@ -91,7 +91,7 @@ def _column(
     finished: FinishedExperiment, row: Row, methods: Sequence[Column], evaluation: Evaluation, *, paper: bool
 ) -> dict[str, Cell]:
     spreads = {m.name: s for m in methods if (s := finished.spread(row, m, evaluation))}
-    rivals = {m.name: spreads[m.name] for m in methods if m.name in spreads and not (m.apart or is_oracle(m.run))}
+    rivals = {m.name: spreads[m.name] for m in methods if m.name in spreads and not (m.apart or is_limit(m.run))}
     first = max(rivals, key=lambda name: rivals[name].mean, default=None)
     cells = {}
     for m in methods:
@@ -126,11 +126,10 @@ def _explained(finished: FinishedExperiment, *, marked: bool) -> str:
     """Say what marks and differences mean, where the table has any."""
     said = ""
     if marked:
-        kinds = {
-            "Oracle": any(is_oracle(m.run) for m in finished.methods),
-            "methods with a recipe of their own": any(m.apart and not is_oracle(m.run) for m in finished.methods),
-        }
-        without = " and ".join(kind for kind, there in kinds.items() if there)
+        kinds = [m.name for m in finished.methods if is_limit(m.run)]
+        if any(m.apart and not is_limit(m.run) for m in finished.methods):
+            kinds.append("methods with a recipe of their own")
+        without = ", ".join(kinds[:-1]) + " and " * (len(kinds) > 1) + kinds[-1] if kinds else ""
         said += f" Bold: the best mean of a column{without and f', without {without}'}; "
         said += "underlined: within one standard deviation of it."
     if finished.baseline is not None and len(finished.methods) > 1:
@@ -153,7 +152,7 @@ def _draw_row(ax: Axes, finished: FinishedExperiment, row: Row) -> None:
 
 def _mark(method: Column, rivals: Mapping[str, Spread], first: str | None) -> Mark:
     if method.name not in rivals or first is None or len(rivals) < 2:
-        return "quiet" if is_oracle(method.run) else ""
+        return "quiet" if is_limit(method.run) else ""
     if method.name == first:
         return "best"
     return "near" if rivals[method.name].mean >= rivals[first].mean - rivals[first].std else ""
