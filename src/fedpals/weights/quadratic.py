@@ -47,10 +47,10 @@ class QuadraticProgram:
 
     def __init__(self, problem: Problem) -> None:
         self._root = root = np.sqrt(problem.w)
-        self._H = problem.kernel()
-        self._H *= root
-        self._H *= root[:, None]
-        self._f = -root * problem.scores(problem.T)
+        scaled = problem.marginals(slice(None))
+        scaled *= root[:, None]
+        self._H = scaled @ scaled.T
+        self._f = scaled @ -problem.T
         self._sense = np.zeros(root.size + 1, dtype=np.int32)
         self._sense[-1] = _EQUALITY
 
@@ -58,7 +58,7 @@ class QuadraticProgram:
         """Return the weights for μ > 0, none above ``cap``, not yet proven; FedAvg's if DAQP gave up."""
         root, M = self._root, self._root.size
         H = self._H.copy()
-        H.flat[:: M + 1] += mu
+        H.ravel()[:: M + 1] += mu
         lower, upper = np.zeros(M + 1), np.full(M + 1, _UNBOUNDED)
         lower[-1] = upper[-1] = 1.0
         if cap is not None:
