@@ -225,6 +225,15 @@ def test_bad_ess(ess: float) -> None:
         fedpals.solve(COUNTS, TARGET, ess=ess)
 
 
+@pytest.mark.parametrize("ulps", [-2, -1, 0, 1, 2])
+def test_an_ess_that_is_the_limit_s_up_to_rounding(ulps: int) -> None:
+    """T = (½, ½) needs α = (⅓, ⅔), whose ESS is 0.9: no μ > 0 has it, whatever the last bit of either says."""
+    ess = 0.9 + ulps * 2.0**-53
+    weights = fedpals.solve([[90, 10], [30, 70]], [0.5, 0.5], ess=ess)
+    assert weights.alpha == pytest.approx([1 / 3, 2 / 3], abs=1e-12)
+    assert weights.lam == 0
+
+
 def test_bad_grid() -> None:
     with pytest.raises(fedpals.InputError, match="l is 0"):
         fedpals.ess_grid(COUNTS, TARGET, 0)

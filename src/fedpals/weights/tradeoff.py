@@ -29,6 +29,8 @@ _ROUNDING_TOLERANCE = 1e-11
 """Error of α, from rounding in the dual, that the search allows."""
 _ESS_TOLERANCE = 1e-3
 """Largest relative error of the ESS that is returned; near λ = 0 the ESS is not more accurate than this."""
+_ROUNDING = 1e-14
+"""Relative difference of two ESS that is rounding."""
 _MAX_SOLVES = 100
 _NEAR_ZERO_MU = 1e-6
 """μ below which the search first checks that the requested ESS can be reached at all."""
@@ -70,7 +72,7 @@ def _solve(newton: Newton | ActiveSet, mu: float, start: Vector | None) -> Point
 def mu_for_ess(
     newton: Newton | ActiveSet, ess: float, limit_ess: Callable[[], float], start: tuple[float, Vector] | None = None
 ) -> tuple[float, Point] | None:
-    """Find the μ with ESS(μ) = ``ess``, less than that of μ = ∞; None if the ESS is larger even for μ → 0⁺.
+    """Find the μ with ESS(μ) = ``ess``, less than that of μ = ∞; None if it is larger, or the same, for μ → 0⁺.
 
     Parameters
     ----------
@@ -91,7 +93,7 @@ def mu_for_ess(
     reachable = False
     for _ in range(_MAX_SOLVES):
         if mu < _NEAR_ZERO_MU and not reachable:
-            if ess <= limit_ess():
+            if ess <= limit_ess() * (1.0 + _ROUNDING):
                 return None
             reachable = True
         point = _solve(newton, mu, u if point is None else point.u)
