@@ -390,3 +390,12 @@ def test_many_clients_start_from_a_sketch() -> None:
         assert (weights.alpha >= cap).sum() > 1
         assert weights.alpha.max() <= cap
         assert weights.certificate.relative_gap < 1e-12
+
+
+def test_a_problem_with_a_cap_takes_nothing_over_that_was_derived_without_it() -> None:
+    free = Problem(np.array([[9.0, 1.0], [1.0, 1.0], [2.0, 0.0]]), np.array([10.0, 2.0, 2.0]), np.array([0.5, 0.5]))
+    assert (free.highest_ess, free.clip(np.array([9.0, 0.0, 0.0])).max()) == (1.0, 9.0)  # both are kept
+    capped = free.with_cap(0.4)
+    assert capped.fedavg.max() == pytest.approx(0.4)
+    assert capped.clip(np.array([9.0, 0.0, 0.0])).max() == pytest.approx(0.4 / free.w[0])
+    assert (free.cap, free.fedavg.max()) == (None, free.w[0])

@@ -68,9 +68,9 @@ class Problem:
         return cls(counts.table, counts.sizes, target)
 
     def with_cap(self, cap: float) -> Problem:
-        """Return the same problem with a cap; it shares everything else."""
+        """Return the same problem with a cap; it shares all arrays, but nothing that was derived without the cap."""
         capped = object.__new__(Problem)
-        capped.__dict__.update(self.__dict__, cap=cap)
+        capped.__dict__.update({name: self.__dict__[name] for name in self.__dataclass_fields__}, cap=cap)
         return capped
 
     @cached_property

@@ -129,7 +129,7 @@ def _explained(finished: FinishedExperiment, *, marked: bool) -> str:
         kinds = [m.name for m in finished.methods if is_limit(m.run)]
         if any(m.apart and not is_limit(m.run) for m in finished.methods):
             kinds.append("methods with a recipe of their own")
-        without = ", ".join(kinds[:-1]) + " and " * (len(kinds) > 1) + kinds[-1] if kinds else ""
+        without = " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
         said += f" Bold: the best mean of a column{without and f', without {without}'}; "
         said += "underlined: within one standard deviation of it."
     if finished.baseline is not None and len(finished.methods) > 1:
