@@ -20,6 +20,7 @@ from fedpals.labels import LabelCounts
 from fedpals.weights.cap import capped_fedavg
 from fedpals.weights.certificate import certify_dual, certify_primal
 from fedpals.weights.dual import Newton
+from fedpals.weights.instance import QP_CLIENTS
 from fedpals.weights.problem import Problem
 from tests.weights.problems import CLIENT_KINDS, TARGET_KINDS, Drawn, draw
 
@@ -310,15 +311,20 @@ def test_the_grid_lies_between_the_limits_of_the_cap() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["lam", "ess", "limit"]), st.booleans())
-def test_a_cap_that_no_weight_exceeds_changes_no_bit(seed: int, kind: str, exact: bool) -> None:
+def test_a_cap_that_no_weight_exceeds_changes_nothing(seed: int, kind: str, exact: bool) -> None:
+    """To the bit, except that the quadratic program of few clients may take other steps to the same answer."""
     drawn = capped(seed, most_clients=120).drawn
     choice: Any = {"ess": 0.4} if kind == "ess" else {"lam": drawn.lam if kind == "lam" else 0.0}
     free = fedpals.solve(drawn.counts, drawn.target, **choice)
     largest = float(free.alpha.max())
     cap = largest if exact else min(1.0, 1.01 * largest)
     weights = fedpals.solve(drawn.counts, drawn.target, **choice, max_weight=cap)
-    assert (weights.alpha == free.alpha).all()
-    assert (weights.lam, weights.certificate, weights.clamped) == (free.lam, free.certificate, free.clamped)
+    assert (weights.lam, weights.clamped) == (free.lam, free.clamped)
+    if kind == "lam" and len(free.alpha) <= QP_CLIENTS:
+        assert np.abs(weights.alpha - free.alpha).sum() <= weights.certificate.error + free.certificate.error
+    else:
+        assert (weights.alpha == free.alpha).all()
+        assert weights.certificate == free.certificate
 
 
 def test_a_cap_that_is_met_on_the_way_only_changes_no_bit() -> None:
@@ -390,12 +396,3 @@ def test_many_clients_start_from_a_sketch() -> None:
         assert (weights.alpha >= cap).sum() > 1
         assert weights.alpha.max() <= cap
         assert weights.certificate.relative_gap < 1e-12
-
-
-def test_a_problem_with_a_cap_takes_nothing_over_that_was_derived_without_it() -> None:
-    free = Problem(np.array([[9.0, 1.0], [1.0, 1.0], [2.0, 0.0]]), np.array([10.0, 2.0, 2.0]), np.array([0.5, 0.5]))
-    assert (free.highest_ess, free.clip(np.array([9.0, 0.0, 0.0])).max()) == (1.0, 9.0)  # both are kept
-    capped = free.with_cap(0.4)
-    assert capped.fedavg.max() == pytest.approx(0.4)
-    assert capped.clip(np.array([9.0, 0.0, 0.0])).max() == pytest.approx(0.4 / free.w[0])
-    assert (free.cap, free.fedavg.max()) == (None, free.w[0])

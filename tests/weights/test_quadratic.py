@@ -40,10 +40,10 @@ def test_weights_are_those_of_another_solver(clients: int, labels: int, mu: floa
     for seed in range(10):
         problem = random_problem(seed, clients, labels)
         program = QuadraticProgram(problem)
-        free = program.solve(mu).alpha
+        free = program.solve(mu)
         assert free == pytest.approx(by_quadprog(problem, mu, 1.0), abs=1e-9)
         cap = float(np.linspace(1.0 / np.count_nonzero(problem.w), free.max(), 4)[2])
-        capped = program.solve(mu, cap).alpha
+        capped = program.solve(mu, cap)
         assert capped == pytest.approx(by_quadprog(problem, mu, cap), abs=1e-9)
         assert capped.max() <= cap
         assert (capped == cap).any(), "at the cap means exactly"

@@ -19,7 +19,7 @@ import fedpals.weights.projection
 import fedpals.weights.refine
 from fedpals.weights.active_set import ActiveSet
 from fedpals.weights.problem import Problem
-from fedpals.weights.quadratic import Answer, QuadraticProgram
+from fedpals.weights.quadratic import QuadraticProgram
 from tests.weights.problems import Drawn, problems
 
 COUNTS = np.array([[80, 20, 0], [10, 60, 30], [5, 5, 40]])
@@ -243,7 +243,7 @@ def test_an_answer_that_fails_its_certificate_is_never_returned(monkeypatch: pyt
     """Sabotage the solvers: what comes out is an error, not wrong weights."""
     monkeypatch.setattr(fedpals.weights.dual.Newton, "solve_linear", lambda *arguments: 0.0 * arguments[-1])
     monkeypatch.setattr(ActiveSet, "_find", lambda *_: None)
-    monkeypatch.setattr(QuadraticProgram, "solve", lambda program, *_: Answer(np.square(program._root), 0.0))
+    monkeypatch.setattr(QuadraticProgram, "solve", lambda program, *_: np.square(program._root))
     monkeypatch.setattr(fedpals.weights.refine, "_solve_normal", lambda *arguments: 0.0 * arguments[-1])
     with pytest.raises(fedpals.CertificateError, match="could not be proven optimal"):
         fedpals.solve(COUNTS, TARGET, lam=1e-3)

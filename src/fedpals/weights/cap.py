@@ -11,11 +11,10 @@ _ROUNDING = 1e-15
 """Sum of the largest possible weights, less 1, that is rounding."""
 
 
-def check_cap(cap: float, sizes: Vector) -> None:
-    """Refuse a cap with which the clients' weights cannot sum to 1."""
+def check_cap(cap: float, clients: int) -> None:
+    """Refuse a cap with which the weights of so many clients with samples cannot sum to 1."""
     if not 0 < cap <= 1:
         raise InputError(f"max_weight is {cap}; it must be in (0, 1], for instance 0.2")
-    clients = np.count_nonzero(sizes)
     if cap < 1.0 / clients:
         raise InputError(
             f"max_weight is {cap}, but {clients} clients with samples have to share the weight 1: "
@@ -23,9 +22,9 @@ def check_cap(cap: float, sizes: Vector) -> None:
         )
 
 
-def leaves_one_choice(w: Vector, cap: float) -> bool:
-    """Return whether every client with samples has to have the cap, up to rounding."""
-    return bool(cap * np.count_nonzero(w) <= 1.0 + _ROUNDING)
+def leaves_one_choice(cap: float, clients: int) -> bool:
+    """Return whether each of so many clients with samples has to have the cap, up to rounding."""
+    return cap * clients <= 1.0 + _ROUNDING
 
 
 def capped_fedavg(w: Vector, cap: float) -> Vector:
@@ -35,9 +34,10 @@ def capped_fedavg(w: Vector, cap: float) -> Vector:
     their sizes. With the k largest at the cap, t = (1 − k·cap)/(sum of the other w); k is the smallest for which no
     other client exceeds the cap.
     """
-    if leaves_one_choice(w, cap):
+    clients = int(np.count_nonzero(w))
+    if leaves_one_choice(cap, clients):
         return np.where(w > 0, cap, 0.0)
-    order = np.argsort(-w, kind="stable")[: np.count_nonzero(w)]
+    order = np.argsort(-w, kind="stable")[:clients]
     falling = w[order]
     others = np.cumsum(falling[::-1])[::-1]  # others[k]: sum of all but the k largest
     t = (1.0 - cap * np.arange(order.size)) / others

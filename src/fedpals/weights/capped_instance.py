@@ -7,38 +7,40 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from fedpals.errors import CertificateError
 from fedpals.labels import LabelCounts, Vector
-from fedpals.weights.cap import leaves_one_choice
+from fedpals.weights.cap import check_cap, leaves_one_choice
 from fedpals.weights.capped_projection import project_below_cap
 from fedpals.weights.certificate import Certificate
 from fedpals.weights.instance import MAX_MU, MIN_MU, QP_CLIENTS, Instance, Start, Weights
 from fedpals.weights.limit import covering_limit, limit, limit_below_cap
+from fedpals.weights.problem import Problem
 from fedpals.weights.projection import Projection
-from fedpals.weights.quadratic import QuadraticProgram
 from fedpals.weights.threads import one_blas_thread
 
 _BARELY_MET = 1e-6
 """Weight above the cap, as a fraction of it, up to which the answer without the cap may be within it."""
-_NO_PRESSURE = 1e-9
-"""Multiplier of the cap up to which the answer without the cap may be within it."""
 _PROJECTION_MU = 1e-7
 """λ/N whose weights a projection with a cap starts from."""
 
 
 class CappedInstance(Instance):
-    """The same with a cap on the weights. A cap that does not bind changes nothing, to the bit."""
+    """The same with a cap on the weights. A cap that does not bind changes nothing but, at most, the last bits."""
 
     def __init__(self, counts: LabelCounts, target: Vector, cap: float) -> None:
+        clients = int(np.count_nonzero(counts.sizes))
+        check_cap(cap, clients)
         self.counts = counts
-        self.uncapped = Instance(counts, target)
-        self.problem = self.uncapped.problem.with_cap(cap)
+        self.problem = Problem.of(counts, target, cap)
         self.cap = cap
+        self._has_one_choice = leaves_one_choice(cap, clients)
 
-    @property
-    def program(self) -> QuadraticProgram:
-        """The problem of few clients as a quadratic program, which is set up alike for every cap."""
-        return self.uncapped.program
+    @cached_property
+    def uncapped(self) -> Instance:
+        """The same problem without the cap."""
+        return Instance(self.counts, self.problem.T)
 
     @property
     def has_few_clients(self) -> bool:
@@ -51,11 +53,11 @@ class CappedInstance(Instance):
             return self.fedavg
         if mu < MIN_MU:
             return self.limit
-        if leaves_one_choice(self.problem.w, self.cap):
+        if self._has_one_choice:
             only = replace(self.fedavg, lam=mu * self.problem.N)
             return self._without_cap(lambda: self.uncapped.at_mu(mu)) or only
         if self.problem.w.size <= QP_CLIENTS:
-            return self._by_program(mu)
+            return self.from_program(mu, self.program.solve(mu, self.cap))
         point = self.solver.solve(mu)
         if not self.solver.met_cap:
             return self._without_cap(lambda: self.uncapped.from_dual(mu, point)) or self.from_dual(mu, point)
@@ -86,18 +88,13 @@ class CappedInstance(Instance):
         """Weights at λ → 0⁺."""
         if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
             return weights
-        if leaves_one_choice(self.problem.w, self.cap):
+        if self._has_one_choice:
             return replace(self.fedavg, lam=0.0)
         found = self._covering_limit
         if found is None:
             find = limit if self.projection.covered else limit_below_cap
             found = find(self.problem, self.projection)
         return Weights(found[0], 0.0, found[1].checked(), self)
-
-    def _by_program(self, mu: float) -> Weights:
-        answer = self.program.solve(mu, self.cap)
-        weights = self._without_cap(lambda: self.uncapped.at_mu(mu)) if answer.pressure <= _NO_PRESSURE else None
-        return weights or self.from_program(mu, answer.alpha)
 
     def _without_cap(self, solve: Callable[[], Weights]) -> Weights | None:
         """Return the answer without the cap; None if it exceeds the cap or was not proven."""

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -94,11 +95,12 @@ def certify_primal(problem: Problem, alpha: Vector, mu: float, marginal: Vector 
     v = p.scores(r)
     v /= mu
     squared_distance, q = float(r @ r), float(alpha @ x)
-    c = q - float(alpha @ v) if p.cap is None else _offset_below_cap(p, alpha, x, v)
+    below = None if p.cap is None else _BelowCap.of(alpha, x, p.cap)
+    c = q - float(alpha @ v) if below is None else below.offset(alpha, x, v)
     v += c
     score_error = p.score_rounding * (abs(c) + math.sqrt(squared_distance) / mu)
     # Of r − μy the rounding of Sᵀα and T is left, which are no longer than 1.
-    gap = mu * _mismatch(p, alpha, x, v, score_error, q) + (2.0 * p.mix_rounding) ** 2
+    gap = mu * _mismatch(p, alpha, x, v, score_error, q, below) + (2.0 * p.mix_rounding) ** 2
     return Certificate(gap, gap / (squared_distance + mu * q), math.sqrt(gap / mu) + p.mix_rounding)
 
 
@@ -141,7 +143,31 @@ def certify_limit(problem: Problem, alpha: Vector, point: Point, marginal: Vecto
     return Certificate(gap, gap / q, min(2.0, error + p.mix_rounding))
 
 
-def _mismatch(p: Problem, alpha: Vector, x: Vector, v: Vector, score_error: float, q: float) -> float:
+class _BelowCap(NamedTuple):
+    """The part of the weights that belongs to clients below the cap."""
+
+    alpha: Vector
+    """The weights, 0 for a client at the cap."""
+    share: float
+    """Their sum."""
+    q: float
+    """Their Σ α_i²/w_i."""
+
+    @classmethod
+    def of(cls, alpha: Vector, x: Vector, cap: float) -> _BelowCap:
+        below = alpha * (alpha < cap)
+        return cls(below, float(np.add.reduce(below)), float(below @ x))
+
+    def offset(self, alpha: Vector, x: Vector, v: Vector) -> float:
+        """Return the c with x = v + c on average over these clients; without any, the least for those at the cap."""
+        if self.share > 0:
+            return (self.q - float(self.alpha @ v)) / self.share
+        return float((x - v)[alpha > 0].max())
+
+
+def _mismatch(
+    p: Problem, alpha: Vector, x: Vector, v: Vector, score_error: float, q: float, below: _BelowCap | None = None
+) -> float:
     """Bound the sum over clients in the gap from above, for x = α/w, q = Σ α_i²/w_i and scores v.
 
     Each v_i has an error of up to ``score_error`` and a rounding. The sum is Σ w_i f(v_i) with a function √f that
@@ -154,27 +180,14 @@ def _mismatch(p: Problem, alpha: Vector, x: Vector, v: Vector, score_error: floa
     elif abs(float(np.add.reduce(alpha)) - 1.0) > rounding:
         return math.inf
     else:
-        outside = float((p.cap - alpha) @ p.above_cap(v)) - float(alpha @ np.minimum(v, 0.0))
+        beyond = v - clipped  # negative below 0, positive above the cap
+        outside = float((p.cap * (beyond > 0) - alpha) @ beyond)
         # What the sum lacks of 1 is made up for by the clients below the cap, which may have little weight themselves.
-        below = _below_cap(p, alpha)
-        if (share := float(np.add.reduce(below))) > 0:
-            size += math.sqrt(float(below @ x)) / share
+        below = below or _BelowCap.of(alpha, x, p.cap)
+        if below.share > 0:
+            size += math.sqrt(below.q) / below.share
     computed = float(p.w @ (deviation * deviation)) + 2.0 * outside
     return ((1.0 + rounding) * math.sqrt(computed) + rounding * size + score_error) ** 2
-
-
-def _offset_below_cap(p: Problem, alpha: Vector, x: Vector, v: Vector) -> float:
-    """Return the c with x = v + c on average over the free clients; without any, the least for those at the cap."""
-    below = _below_cap(p, alpha)
-    if (share := float(np.add.reduce(below))) > 0:
-        return float(below @ (x - v)) / share
-    return float((x - v)[alpha > 0].max())
-
-
-def _below_cap(p: Problem, alpha: Vector) -> Vector:
-    """Return the weights of clients below the cap, and 0 for those at it."""
-    assert p.cap is not None
-    return np.where(alpha < p.cap, alpha, 0.0)
 
 
 def _correction(p: Problem, support: npt.NDArray[np.bool_], difference: Vector) -> tuple[float, float]:

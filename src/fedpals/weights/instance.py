@@ -172,7 +172,7 @@ class Instance:
             return self.limit
         if self.problem.w.size > QP_CLIENTS:
             return self.from_dual(mu, self.solver.solve(mu))
-        return self.from_program(mu, self.program.solve(mu).alpha)
+        return self.from_program(mu, self.program.solve(mu))
 
     def at_ess(self, ess: float, start: Start | None = None) -> tuple[Weights, Start | None]:
         """Return the weights with ESS ``ess``, from a nearby (μ, u), and the (μ, u) that they belong to."""

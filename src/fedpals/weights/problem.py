@@ -63,20 +63,17 @@ class Problem:
         )
 
     @classmethod
-    def of(cls, counts: LabelCounts, target: Vector) -> Problem:
-        """Build the problem of validated counts and target."""
-        return cls(counts.table, counts.sizes, target)
-
-    def with_cap(self, cap: float) -> Problem:
-        """Return the same problem with a cap; it shares all arrays, but nothing that was derived without the cap."""
-        capped = object.__new__(Problem)
-        capped.__dict__.update({name: self.__dict__[name] for name in self.__dataclass_fields__}, cap=cap)
-        return capped
+    def of(cls, counts: LabelCounts, target: Vector, cap: float | None = None) -> Problem:
+        """Build the problem of validated counts, target and cap."""
+        return cls(counts.table, counts.sizes, target, cap)
 
     @cached_property
-    def _most(self) -> Vector | None:
-        """cap/w, the largest weight of a sample at each client (∞ for one without samples); None without a cap."""
-        return None if self.cap is None else np.where(self.n > 0, self.cap * self.N / self._divisors, np.inf)
+    def _most(self) -> Vector:
+        """cap/w, the largest weight of a sample at each client (∞ for one without samples)."""
+        assert self.cap is not None
+        most = self.cap * self.N / self._divisors
+        most[self.n == 0] = np.inf
+        return most
 
     @cached_property
     def fedavg(self) -> Vector:
@@ -110,28 +107,26 @@ class Problem:
     def clip(self, v: Vector, rows: slice = slice(None)) -> Vector:
         """Return α/w for scores v of ``rows``: v₊, or min(v₊, cap/w) with a cap."""
         x = np.maximum(v, 0.0)
-        return x if self._most is None else np.minimum(x, self._most[rows], out=x)
+        return x if self.cap is None else np.minimum(x, self._most[rows], out=x)
 
     def above_cap(self, v: Vector) -> Vector:
         """Return (v − cap/w)₊ for scores v."""
-        assert self._most is not None
         return np.maximum(v - self._most, 0.0)
 
     def is_free(self, v: Vector) -> npt.NDArray[np.bool_]:
         """Return which clients have a weight that changes with v: neither 0 nor the cap."""
         free = v > 0
-        if self._most is not None:
+        if self.cap is not None:
             free &= v < self._most
         return free
 
     def exceeds_cap(self, v: Vector) -> bool:
         """Return whether scores v give any client the cap or more."""
-        return self._most is not None and bool((v >= self._most).any())
+        return self.cap is not None and bool((v >= self._most).any())
 
     def mix_at_cap(self, v: Vector) -> Vector:
         """Return the part of Sᵀα that clients at the cap contribute."""
         assert self.cap is not None
-        assert self._most is not None
         rows = np.flatnonzero(v >= self._most)
         return self.cap * np.asarray(self._inverse_n[rows] @ self.C[rows])
 

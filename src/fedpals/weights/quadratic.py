@@ -5,8 +5,7 @@ Its answers are exact up to rounding, but nobody relies on that: they are checke
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import daqp
 import numpy as np
@@ -25,14 +24,6 @@ _SOLVED = 1
 """DAQP's status of an answer."""
 _SLOPE_TOLERANCE = 1e-12
 """Slope of ‖Ax − b‖², per length of a column, that counts as 0."""
-
-
-class Answer(NamedTuple):
-    """Weights, not yet proven."""
-
-    alpha: Vector
-    pressure: float
-    """Largest multiplier of a weight's upper bound, as a fraction of 1 + μ; ∞ if it is not known."""
 
 
 class QuadraticProgram:
@@ -54,7 +45,7 @@ class QuadraticProgram:
         self._sense = np.zeros(root.size + 1, dtype=np.int32)
         self._sense[-1] = _EQUALITY
 
-    def solve(self, mu: float, cap: float | None = None) -> Answer:
+    def solve(self, mu: float, cap: float | None = None) -> Vector:
         """Return the weights for μ > 0, none above ``cap``, not yet proven; FedAvg's if DAQP gave up."""
         root, M = self._root, self._root.size
         H = self._H.copy()
@@ -65,14 +56,15 @@ class QuadraticProgram:
             np.divide(cap, root, out=upper[:-1], where=root > 0)
         x, _, status, found = daqp.solve(H, self._f, root[None], upper, lower, self._sense, **_settings(M))
         if status != _SOLVED:
-            return Answer(np.square(root), math.inf)
+            return root * root
         # The sign of a multiplier tells which bound holds; there, x is that bound but for rounding.
         multipliers = np.asarray(found["lam"])[:M]
-        alpha = np.where(multipliers < 0, 0.0, np.maximum(root * x, 0.0))
-        if cap is None:
-            return Answer(alpha, 0.0)
-        alpha = np.where(multipliers > 0, cap, np.minimum(alpha, cap))
-        return Answer(alpha, float(multipliers[multipliers.argmax()]) / (1.0 + mu))
+        alpha = np.maximum(root * x, 0.0)
+        alpha[multipliers < 0] = 0.0
+        if cap is not None:
+            np.minimum(alpha, cap, out=alpha)
+            alpha[multipliers > 0] = cap
+        return alpha
 
 
 def nonnegative_least_squares(A: Vector, b: Vector) -> Vector:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts, match
-from fedpals.weights.cap import check_cap
 from fedpals.weights.capped_instance import CappedInstance
 from fedpals.weights.instance import Instance, Weights
 from fedpals.weights.projection import Projection
@@ -112,5 +111,4 @@ def _instance(counts: Any, target: npt.ArrayLike | Mapping[str, float], max_weig
     checked, T = match(LabelCounts.of(counts), target)
     if max_weight is None:
         return Instance(checked, T)
-    check_cap(max_weight, checked.sizes)
     return CappedInstance(checked, T, float(max_weight))
