@@ -56,10 +56,10 @@ class QuadraticProgram:
             np.divide(cap, root, out=upper[:-1], where=root > 0)
         x, _, status, found = daqp.solve(H, self._f, root[None], upper, lower, self._sense, **_settings(M))
         if status != _SOLVED:
-            return root * root
+            return np.square(root)
         # The sign of a multiplier tells which bound holds; there, x is that bound but for rounding.
         multipliers = np.asarray(found["lam"])[:M]
-        alpha = np.maximum(root * x, 0.0)
+        alpha: Vector = np.maximum(root * x, 0.0)
         alpha[multipliers < 0] = 0.0
         if cap is not None:
             np.minimum(alpha, cap, out=alpha)
