@@ -36,13 +36,7 @@ class ActiveSet:
         self._root = np.sqrt(problem.w)
         self._active = np.ones(problem.w.size, dtype=np.bool_)
         self._fixed = np.zeros_like(problem.w)
-        self._met_cap = False
         self._factor: tuple[Vector, npt.NDArray[np.intp], Vector] | None = None
-
-    @property
-    def met_cap(self) -> bool:
-        """Whether a client was at the cap at any point so far."""
-        return self._met_cap or self._newton.met_cap
 
     @cached_property
     def _Q(self) -> Vector:  # noqa: N802 -- a matrix
@@ -97,7 +91,6 @@ class ActiveSet:
             v[rows] = 1.0 + np.divide(eta, root, out=np.zeros_like(eta), where=root > 0)
             previous, active = (active, fixed), p.is_free(v)
             if p.cap is not None and (p.exceeds_cap(v) or fixed.any()):
-                self._met_cap = True
                 fixed = np.where(active, 0.0, p.w * p.clip(v))
             if (active == previous[0]).all() and (fixed is previous[1] or (fixed == previous[1]).all()):
                 self._active, self._fixed, self._factor = active, fixed, (factor, rows, x[:, 1])

@@ -20,8 +20,6 @@ from fedpals.weights.problem import Problem
 from fedpals.weights.projection import Projection
 from fedpals.weights.threads import one_blas_thread
 
-_BARELY_MET = 1e-6
-"""Weight above the cap, as a fraction of it, up to which the answer without the cap may be within it."""
 _PROJECTION_MU = 1e-7
 """λ/N whose weights a projection with a cap starts from."""
 
@@ -58,13 +56,7 @@ class CappedInstance(Instance):
             return self._without_cap(lambda: self.uncapped.at_mu(mu)) or only
         if self.problem.w.size <= QP_CLIENTS:
             return self.from_program(mu, self.program.solve(mu, self.cap))
-        point = self.solver.solve(mu)
-        if not self.solver.met_cap:
-            return self._without_cap(lambda: self.uncapped.from_dual(mu, point)) or self.from_dual(mu, point)
-        weights = self.from_dual(mu, point)
-        if (self.problem.w * self.problem.above_cap(point.v)).max() <= _BARELY_MET * self.cap:
-            return self._without_cap(lambda: self.uncapped.at_mu(mu)) or weights
-        return weights
+        return self.from_dual(mu, self.solver.solve(mu))
 
     @cached_property
     def _covering_limit(self) -> tuple[Vector, Certificate] | None:

@@ -48,6 +48,8 @@ class Problem:
     """Bound on the relative rounding error of s_i·u, including that of s_i itself: n·ε for n terms."""
     mix_rounding: float = field(init=False)
     """Bound on the relative rounding error of Sᵀα; blocked sums have smaller errors than one long sum."""
+    _most: Vector = field(init=False)
+    """cap/w, the largest weight of a sample at each client (∞ for one without samples); not there without a cap."""
 
     def __post_init__(self) -> None:
         N, divisors = float(np.add.reduce(self.n)), np.maximum(self.n, 1.0)
@@ -61,19 +63,15 @@ class Problem:
             score_rounding=EPS * (4 + self.T.size),
             mix_rounding=EPS * (4 + min(rows, 512 + rows // 512)),
         )
+        if self.cap is not None:
+            self.__dict__["_most"] = most = self.cap * N / divisors
+            if not self.n.all():
+                most[self.n == 0] = np.inf
 
     @classmethod
     def of(cls, counts: LabelCounts, target: Vector, cap: float | None = None) -> Problem:
         """Build the problem of validated counts, target and cap."""
         return cls(counts.table, counts.sizes, target, cap)
-
-    @cached_property
-    def _most(self) -> Vector:
-        """cap/w, the largest weight of a sample at each client (∞ for one without samples)."""
-        assert self.cap is not None
-        most = self.cap * self.N / self._divisors
-        most[self.n == 0] = np.inf
-        return most
 
     @cached_property
     def fedavg(self) -> Vector:

@@ -53,17 +53,17 @@ class QuadraticProgram:
         lower, upper = np.zeros(M + 1), np.full(M + 1, _UNBOUNDED)
         lower[-1] = upper[-1] = 1.0
         if cap is not None:
-            np.divide(cap, root, out=upper[:-1], where=root > 0)
+            np.divide(cap, np.maximum(root, cap / _UNBOUNDED), out=upper[:-1])
         x, _, status, found = daqp.solve(H, self._f, root[None], upper, lower, self._sense, **_settings(M))
         if status != _SOLVED:
             return np.square(root)
         # The sign of a multiplier tells which bound holds; there, x is that bound but for rounding.
         multipliers = np.asarray(found["lam"])[:M]
         alpha: Vector = np.maximum(root * x, 0.0)
-        alpha[multipliers < 0] = 0.0
+        np.copyto(alpha, 0.0, where=multipliers < 0)
         if cap is not None:
             np.minimum(alpha, cap, out=alpha)
-            alpha[multipliers > 0] = cap
+            np.copyto(alpha, cap, where=multipliers > 0)
         return alpha
 
 
