@@ -129,6 +129,21 @@ def test_tuning_may_have_keys_and_rows_of_its_own() -> None:
     } == {60}
 
 
+def test_a_method_may_have_fewer_seeds_at_one_scale(tiny: Experiment, tmp_path: Path) -> None:
+    fewer = Experiment.read(definition(tmp_path, TINY.replace('"fedavg" }', '"fedavg" }\nseeds = { paper = 2 }')))
+    points = choose_points(fewer, {})
+    assert reported_runs(fewer, "desk", points) == reported_runs(tiny, "desk", points)
+    assert [(p.row, p.method, p.run.seed) for p in reported_runs(fewer, "paper", points)] == [
+        ("C = 2", "FedAvg", 0),
+        ("C = 2", "FedAvg", 1),
+        ("C = 2", "FedPALS", 0),
+        ("C = 2", "FedPALS", 1),
+        ("C = 2", "FedPALS", 2),
+        ("C = 3", "FedAvg", 0),
+        ("C = 3", "FedPALS", 0),
+    ]
+
+
 def test_rows_may_leave_methods_out(tiny: Experiment) -> None:
     row = tiny.row[0].model_copy(update={"methods": ["FedPALS"]})
     experiment = tiny.model_copy(update={"row": [row, tiny.row[1]]})
@@ -206,6 +221,11 @@ def test_points_may_be_chosen_at_one_scale_for_all(tiny: Experiment) -> None:
         ("seeds = 2", "seeds = 0", "scale.desk.seeds is 0"),
         ("seeds = 1\n\n[scale", 'rows = ["C = 4"]\n\n[scale', "tuning.rows: there is no 'C = 4'; did you mean 'C = "),
         ("[tuning]\nseeds", '[tuning]\nat = "dsek"\nseeds', "tuning.at: there is no 'dsek'; did you mean 'desk'?"),
+        (
+            '"fedavg" }',
+            '"fedavg" }\nseeds = { paepr = 2 }',
+            "seeds of method 'FedAvg': there is no 'paepr'; did you mean",
+        ),
         ("seeds = 1\nrun", 'methods = ["FedPAL"]\nrun', "'C = 3': there is no 'FedPAL'; did you mean 'FedPALS'?"),
         ('"fedavg" }', '"fedavg" }\nchosen_by = "prior/estimate"', "'prior/estimate', but no client holds samples out"),
         (
@@ -268,6 +288,8 @@ def test_table1_has_the_methods_of_the_paper_and_its_rivals_with_the_papers_seed
         for method in experiment.method:
             seeds = 0 if method.name in absent else 3 if row.name == "PACS" else 8
             assert [p.run.seed for p in planned if (p.row, p.method) == (row.name, method.name)] == list(range(seeds))
+    fewer = {method.name for method in experiment.method if method.seeds}
+    assert fewer.isdisjoint(experiment.row[0].reported), "the paper's methods have all seeds at every scale"
 
 
 @pytest.mark.parametrize("name", ["table1", "table1-features"])

@@ -98,6 +98,8 @@ class Column(Settings):
 
     An estimate needs ``held_out``, but no target samples.
     """
+    seeds: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """Number of seeds at one scale, by scale, where that is fewer than the others'."""
     apart: bool = False
     """Whether it is excluded from the comparison, for instance because it uses another network."""
 
@@ -148,6 +150,8 @@ class Experiment(Settings):
             raise InputError("there is nothing to compute; give a [[row]] and a [[method]], or a [[case]]")
         references = [("tuning.rows", name, rows) for name in self.tuning.rows or ()]
         references += [("tuning.at", name, list(self.scale)) for name in [self.tuning.at] if name]
+        for method in self.method:
+            references += [(f"seeds of method {method.name!r}", name, list(self.scale)) for name in method.seeds]
         for row in self.row:
             where = f"methods of row {row.name!r}"
             references += [(where, name, methods) for name in (*(row.methods or ()), *row.method, *row.method_grid)]
@@ -263,7 +267,7 @@ def reported_runs(experiment: Experiment, scale: str, points: ChosenPoints) -> l
         replace(planned, chosen_for=chosen_for)
         for row, method in cells(experiment)
         for point, chosen_for in _distinct(points[row.name, method.name])
-        for seed in range(row.seeds or seeds)
+        for seed in range(min(row.seeds or seeds, method.seeds.get(scale, seeds)))
         for planned in [_planned(experiment, scale, row, method, point, seed, {})]
     ]
 
