@@ -20,6 +20,8 @@ from fedpals.weights.problem import Problem
 from fedpals.weights.projection import Projection
 from fedpals.weights.threads import one_blas_thread
 
+_FEW_CLIENTS = 48
+"""Number of clients up to which steps in their space are faster than on the dual, even with fewer labels."""
 _PROJECTION_MU = 1e-7
 """λ/N whose weights a projection with a cap starts from."""
 
@@ -43,7 +45,7 @@ class CappedInstance(Instance):
     @property
     def has_few_clients(self) -> bool:
         """Whether there are no more clients than labels, or so few that steps in their space are faster anyway."""
-        return self.problem.w.size <= max(self.problem.T.size, QP_CLIENTS)
+        return self.problem.w.size <= max(self.problem.T.size, _FEW_CLIENTS)
 
     def at_mu(self, mu: float) -> Weights:
         """Return the weights for λ = μN."""

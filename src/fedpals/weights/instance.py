@@ -21,7 +21,7 @@ from fedpals.weights.refine import refine
 from fedpals.weights.threads import one_blas_thread
 from fedpals.weights.tradeoff import mu_for_ess
 
-QP_CLIENTS = 48
+QP_CLIENTS = 100
 """Number of clients up to which a quadratic program with an unknown per client is faster than Newton on the dual."""
 _FEW_CLIENTS = 4096
 """Number of clients up to which a better answer is looked for from a smaller gap on, since it costs little."""

@@ -13,13 +13,19 @@ from typing import Any
 
 _FEW_ENTRIES = 1 << 15
 """Entries of S up to which BLAS uses one thread anyway."""
+_FEW_PRODUCTS = 1 << 18
+"""M²·K, the products of SSᵀ, up to which BLAS uses one thread anyway."""
 _MANY_PRODUCTS = 1e10
 """M·K² from which threads share seconds of work."""
 
 
 def one_blas_thread(shape: tuple[int, ...]) -> AbstractContextManager[Any]:
     """Return a context with one BLAS thread, for an M×K ``shape`` where that helps; needs threadpoolctl."""
-    if len(shape) != 2 or shape[0] * shape[1] <= _FEW_ENTRIES or shape[0] * shape[1] ** 2 >= _MANY_PRODUCTS:
+    if len(shape) != 2:
+        return nullcontext()
+    M, K = shape
+    is_small = M * K <= _FEW_ENTRIES and M**2 * K <= _FEW_PRODUCTS
+    if is_small or M * K**2 >= _MANY_PRODUCTS:
         return nullcontext()
     controller = _controller()
     return nullcontext() if controller is None else controller.limit(limits=1, user_api="blas")
