@@ -210,6 +210,37 @@ def limit(name: str) -> Table:
     return lines
 
 
+def auto(_: str) -> Table:
+    """`ess = "auto"` against the best fixed ESS of each row, and against FedAvg: paired differences, and a verdict.
+
+    It holds if auto is no more than a point, or a standard error, below the best fixed ESS, and no more than a point
+    below FedAvg.
+    """
+    pairs = [f"{other}, {TITLES[e]}" for e in (RAW, PRIOR) for other in ("best fixed ESS", "FedAvg")]
+    lines = [["experiment", "row", *pairs, ""]]
+    for finished in read([RESULTS])[0]:
+        columns = {column.name: column for column in finished.methods}
+        if (own := columns.get("FedPALS, ESS auto")) is None:
+            continue
+        fixed = [c for c in finished.methods if c.run.get("method") == "fedpals" and c is not own and not c.apart]
+        for row in finished.rows:
+            cells: list[str] = []
+            misses = False
+            for evaluation in (RAW, PRIOR):
+                scores = finished.scores(row, own, evaluation)
+                rivals = [finished.scores(row, column, evaluation) for column in fixed]
+                best = max(rivals, key=lambda seeds: np.mean([*seeds.values()]) if seeds else 0.0)
+                for other, slack in ((best, 1.0), (finished.scores(row, columns["FedAvg"], evaluation), 0.0)):
+                    pair = Paired.of(scores, other)
+                    cells.append("" if pair is None else pair.text())
+                    misses |= pair is not None and -pair.difference > max(0.01, slack * (pair.error or 0.0))
+            if any(cells):
+                lines.append(
+                    [f"[{finished.name}](#{finished.name})", row.name, *cells, "misses" if misses else "holds"]
+                )
+    return lines
+
+
 def missing(name: str) -> Table:
     """Federations that have every label of the target, and those in which nobody has one of them."""
     finished = stored(name)
@@ -356,7 +387,7 @@ def _counted(finished: FinishedExperiment, evaluation: Evaluation) -> str:
 TABLES: Mapping[str, Callable[[str], Table]] = {
     table.__name__: table
     for table in (
-        paper, beyond, rows, methods, verdicts, correction, limit, missing, curve, dynamics, selection, check, unknown,
-        privacy, headline, hospitals, overview,
+        paper, beyond, rows, methods, verdicts, correction, limit, auto, missing, curve, dynamics, selection, check,
+        unknown, privacy, headline, hospitals, overview,
     )
 }  # fmt: skip

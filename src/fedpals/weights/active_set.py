@@ -21,10 +21,13 @@ import numpy.typing as npt
 from fedpals.labels import Vector
 from fedpals.weights.dual import Newton, Point
 from fedpals.weights.problem import Problem
+from fedpals.weights.quadratic import QuadraticProgram
 
 _MIN_MU = 1e-6
 _MAX_STEPS = 30
 """Changes of the active set after which steps without a line search are taken to cycle."""
+_PROGRAM_CLIENTS = 500
+"""Number of clients up to which, where steps cycle at a cap, a quadratic program is faster than the dual."""
 
 
 class ActiveSet:
@@ -49,6 +52,10 @@ class ActiveSet:
         return scaled
 
     @cached_property
+    def _program(self) -> QuadraticProgram:
+        return QuadraticProgram(self.problem)
+
+    @cached_property
     def _scores_of_T(self) -> Vector:  # noqa: N802 -- the paper's name
         return self.problem.scores(self.problem.T)
 
@@ -66,10 +73,17 @@ class ActiveSet:
 
     def _find(self, mu: float) -> tuple[Vector, Vector, float] | None:
         """Return v, α and κ at the optimum; None if the active set does not settle."""
+        found, cap = self._settle(mu, self._active, self._fixed), self.problem.cap
+        if found is None and cap is not None and self._root.size <= _PROGRAM_CLIENTS:
+            alpha = self._program.solve(mu, cap)
+            found = self._settle(mu, (alpha > 0) & (alpha < cap), np.where(alpha < cap, 0.0, cap))
+        return found
+
+    def _settle(self, mu: float, active: npt.NDArray[np.bool_], fixed: Vector) -> tuple[Vector, Vector, float] | None:
+        """Return the same, by steps from the clients between 0 and the cap and the weights of those at the cap."""
         from scipy.linalg import lapack  # slow to load: only where it is used
 
         p, b = self.problem, self._scores_of_T
-        active, fixed = self._active, self._fixed
         for _ in range(_MAX_STEPS):
             rows = np.flatnonzero(active)
             root, w = self._root[rows], p.w[rows]

@@ -14,7 +14,7 @@ from fedpals.labels import LabelCounts, Vector
 from fedpals.weights.cap import check_cap, leaves_one_choice
 from fedpals.weights.capped_projection import project_below_cap
 from fedpals.weights.certificate import Certificate
-from fedpals.weights.instance import MAX_MU, MIN_MU, QP_CLIENTS, Instance, Start, Weights
+from fedpals.weights.instance import MAX_MU, MIN_MU, QP_CLIENTS, Instance, Weights
 from fedpals.weights.limit import covering_limit, limit, limit_below_cap
 from fedpals.weights.problem import Problem
 from fedpals.weights.projection import Projection
@@ -22,7 +22,7 @@ from fedpals.weights.threads import one_blas_thread
 
 _FEW_CLIENTS = 48
 """Number of clients up to which steps in their space are faster than on the dual, even with fewer labels."""
-_PROJECTION_MU = 1e-7
+_PROJECTION_MU = 1e-6
 """λ/N whose weights a projection with a cap starts from."""
 
 
@@ -64,7 +64,7 @@ class CappedInstance(Instance):
     def _covering_limit(self) -> tuple[Vector, Certificate] | None:
         """Weights at λ → 0⁺ below the cap that prove T to be covered; None if not worth trying, or not found."""
         M, K = self.problem.C.shape
-        return covering_limit(self.problem) if M > K else None
+        return covering_limit(self.problem) if max(K, QP_CLIENTS) < M else None
 
     @cached_property
     def projection(self) -> Projection:
@@ -97,11 +97,3 @@ class CappedInstance(Instance):
             if weights.alpha.max() <= self.cap:
                 return replace(weights, _instance=self)
         return None
-
-    def at_ess(self, ess: float, start: Start | None = None) -> tuple[Weights, Start | None]:
-        """Return the weights with ESS ``ess``, and the (μ, u) of those without the cap."""
-        with suppress(CertificateError):
-            weights, start = self.uncapped.at_ess(ess, start)
-            if weights.alpha.max() <= self.cap:
-                return replace(weights, _instance=self), start
-        return super().at_ess(ess, start)[0], start
