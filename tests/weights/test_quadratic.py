@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,10 @@ def by_quadprog(problem: Problem, mu: float, cap: float) -> Any:
 def test_weights_are_those_of_another_solver(clients: int, labels: int, mu: float) -> None:
     for seed in range(10):
         problem = random_problem(seed, clients, labels)
-        program = QuadraticProgram(problem)
-        free = program.solve(mu)
+        free = QuadraticProgram(problem).solve(mu)
         assert free == pytest.approx(by_quadprog(problem, mu, 1.0), abs=1e-9)
         cap = float(np.linspace(1.0 / np.count_nonzero(problem.w), free.max(), 4)[2])
-        capped = program.solve(mu, cap)
+        capped = QuadraticProgram(replace(problem, cap=cap)).solve(mu)
         assert capped == pytest.approx(by_quadprog(problem, mu, cap), abs=1e-9)
         assert capped.max() <= cap
         assert (capped == cap).any(), "at the cap means exactly"
@@ -67,10 +67,16 @@ def test_least_squares_end_at_a_minimum_wherever_daqp_ends(status: int, monkeypa
         assert nonnegative_least_squares(A, b) == pytest.approx(nnls(A, b)[0], abs=1e-12)
 
 
-@pytest.mark.parametrize("max_weight", [None, 0.3])
+@pytest.mark.parametrize("max_weight", [None, 0.3, 0.15])
 def test_weights_are_proven_where_daqp_gives_up(max_weight: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = random_problem(1, 9, 10)
-    expected = fedpals.solve(problem.C, problem.T, lam=5.0, max_weight=max_weight)
-    monkeypatch.setattr("daqp.solve", lambda *_, **__: (None, 0.0, -4, {}))
-    found = fedpals.solve(problem.C, problem.T, lam=5.0, max_weight=max_weight)
-    assert np.abs(found.alpha - expected.alpha).sum() <= found.certificate.error + expected.certificate.error
+    for seed in range(20):
+        problem = random_problem(seed, 9, 10)
+        for lam, target in ((5.0, problem.T), (5.0, problem.mix(problem.w)), (0.0, problem.T)):
+            with monkeypatch.context() as patched:
+                expected = fedpals.solve(problem.C, target, lam=lam, max_weight=max_weight)
+                if lam:
+                    patched.setattr("daqp.solve", lambda *_, **__: (None, 0.0, -4, {}))
+                else:  # projections give up in their own way
+                    patched.setattr(QuadraticProgram, "solve", lambda self, _: self._problem.fedavg)
+                found = fedpals.solve(problem.C, target, lam=lam, max_weight=max_weight)
+            assert np.abs(found.alpha - expected.alpha).sum() <= found.certificate.error + expected.certificate.error

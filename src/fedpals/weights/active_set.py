@@ -75,7 +75,7 @@ class ActiveSet:
         """Return v, α and κ at the optimum; None if the active set does not settle."""
         found, cap = self._settle(mu, self._active, self._fixed), self.problem.cap
         if found is None and cap is not None and self._root.size <= _PROGRAM_CLIENTS:
-            alpha = self._program.solve(mu, cap)
+            alpha = self._program.solve(mu)
             found = self._settle(mu, (alpha > 0) & (alpha < cap), np.where(alpha < cap, 0.0, cap))
         return found
 

@@ -13,7 +13,7 @@ from fedpals.errors import CertificateError
 from fedpals.labels import LabelCounts, Vector
 from fedpals.weights.cap import check_cap, leaves_one_choice
 from fedpals.weights.capped_projection import project_below_cap
-from fedpals.weights.certificate import Certificate
+from fedpals.weights.certificate import FALLBACK_GAP, Certificate, certify_primal
 from fedpals.weights.instance import MAX_MU, MIN_MU, QP_CLIENTS, Instance, Weights
 from fedpals.weights.limit import covering_limit, limit, limit_below_cap
 from fedpals.weights.problem import Problem
@@ -57,7 +57,7 @@ class CappedInstance(Instance):
             only = replace(self.fedavg, lam=mu * self.problem.N)
             return self._without_cap(lambda: self.uncapped.at_mu(mu)) or only
         if self.problem.w.size <= QP_CLIENTS:
-            return self.from_program(mu, self.program.solve(mu, self.cap))
+            return self.from_program(mu, self.program.solve(mu))
         return self.from_dual(mu, self.solver.solve(mu))
 
     @cached_property
@@ -67,21 +67,36 @@ class CappedInstance(Instance):
         return covering_limit(self.problem) if max(K, QP_CLIENTS) < M else None
 
     @cached_property
+    def _near_limit(self) -> Vector:
+        """Weights for a λ near 0, to start a projection from."""
+        if self.problem.w.size <= QP_CLIENTS:
+            alpha = self.program.solve(_PROJECTION_MU)
+            if certify_primal(self.problem, alpha, _PROJECTION_MU).relative_gap <= FALLBACK_GAP:
+                return alpha
+        return self.solver.solve(_PROJECTION_MU).weights(self.problem)[0]
+
+    @cached_property
+    def _free_limit(self) -> Weights | None:
+        """Weights at λ → 0⁺ without the cap, if none exceeds it; not looked for where a λ near 0 says that one does."""
+        if not self._has_one_choice and self._near_limit.max() >= self.cap:
+            return None
+        return self._without_cap(lambda: self.uncapped.limit)
+
+    @cached_property
     def projection(self) -> Projection:
         """The projection onto the mixes of weights below the cap."""
         with one_blas_thread(self.problem.C.shape):
-            if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
-                return replace(self.uncapped.projection, alpha=weights.alpha)
             if self._covering_limit is not None:
                 return Projection(self._covering_limit[0], self.problem.T, 0.0, covered=True, margin=0.0, error=0.0)
-            start, _ = self.solver.solve(_PROJECTION_MU).weights(self.problem)
-            return project_below_cap(self.problem, start)
+            if self._free_limit is not None:
+                return replace(self.uncapped.projection, alpha=self._free_limit.alpha)
+            return project_below_cap(self.problem, self._near_limit)
 
     @cached_property
     def limit(self) -> Weights:
         """Weights at λ → 0⁺."""
-        if (weights := self._without_cap(lambda: self.uncapped.limit)) is not None:
-            return weights
+        if self._covering_limit is None and self._free_limit is not None:
+            return self._free_limit
         if self._has_one_choice:
             return replace(self.fedavg, lam=0.0)
         found = self._covering_limit

@@ -27,7 +27,7 @@ _SLOPE_TOLERANCE = 1e-12
 
 
 class QuadraticProgram:
-    """The paper's equation with one unknown per client, x = α/√w, and SSᵀ computed once for every λ and cap.
+    """The paper's equation with one unknown per client, x = α/√w, and SSᵀ computed once for every λ.
 
     With D = diag(√w) it is
 
@@ -37,6 +37,7 @@ class QuadraticProgram:
     """
 
     def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self._root = root = np.sqrt(problem.w)
         scaled = problem.marginals(slice(None))
         scaled *= root[:, None]
@@ -45,9 +46,9 @@ class QuadraticProgram:
         self._sense = np.zeros(root.size + 1, dtype=np.int32)
         self._sense[-1] = _EQUALITY
 
-    def solve(self, mu: float, cap: float | None = None) -> Vector:
-        """Return the weights for μ > 0, none above ``cap``, not yet proven; FedAvg's if DAQP gave up."""
-        root, M = self._root, self._root.size
+    def solve(self, mu: float) -> Vector:
+        """Return the weights for μ > 0, not yet proven; those for μ = ∞ if DAQP gave up."""
+        root, M, cap = self._root, self._root.size, self._problem.cap
         H = self._H.copy()
         H.ravel()[:: M + 1] += mu
         lower, upper = np.zeros(M + 1), np.full(M + 1, _UNBOUNDED)
@@ -56,7 +57,7 @@ class QuadraticProgram:
             np.divide(cap, np.maximum(root, cap / _UNBOUNDED), out=upper[:-1])
         x, _, status, found = daqp.solve(H, self._f, root[None], upper, lower, self._sense, **_settings(M))
         if status != _SOLVED:
-            return np.square(root)
+            return self._problem.fedavg
         # The sign of a multiplier tells which bound holds; there, x is that bound but for rounding.
         multipliers = np.asarray(found["lam"])[:M]
         alpha: Vector = np.maximum(root * x, 0.0)
