@@ -64,7 +64,12 @@ class CappedInstance(Instance):
     def _covering_limit(self) -> tuple[Vector, Certificate] | None:
         """Weights at λ → 0⁺ below the cap that prove T to be covered; None if not worth trying, or not found."""
         M, K = self.problem.C.shape
-        return covering_limit(self.problem) if max(K, QP_CLIENTS) < M else None
+        if max(K, QP_CLIENTS) >= M:
+            return None
+        with suppress(CertificateError):
+            if not self.uncapped.projection.covered:
+                return None
+        return covering_limit(self.problem)
 
     @cached_property
     def _near_limit(self) -> Vector:
@@ -77,8 +82,11 @@ class CappedInstance(Instance):
 
     @cached_property
     def _free_limit(self) -> Weights | None:
-        """Weights at λ → 0⁺ without the cap, if none exceeds it; not looked for where a λ near 0 says that one does."""
-        if not self._has_one_choice and self._near_limit.max() >= self.cap:
+        """Weights at λ → 0⁺ without the cap, if none exceeds it.
+
+        Of few clients, they are not computed where weights for a λ near 0, which take less time, have come to the cap.
+        """
+        if self.problem.w.size <= QP_CLIENTS and not self._has_one_choice and self._near_limit.max() >= self.cap:
             return None
         return self._without_cap(lambda: self.uncapped.limit)
 

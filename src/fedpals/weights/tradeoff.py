@@ -32,7 +32,7 @@ _ESS_TOLERANCE = 1e-3
 _ROUNDING = 1e-14
 """Relative difference of two ESS that is rounding."""
 _MAX_SOLVES = 100
-_NEAR_ZERO_MU = 1e-6
+_NEAR_ZERO_MU = 1e-5
 """μ below which the search first checks that the requested ESS can be reached at all."""
 
 
