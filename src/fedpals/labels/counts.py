@@ -205,7 +205,7 @@ def _from_dense(counts: npt.NDArray[Any]) -> tuple[Vector, Vector]:
             continue
         if not (part.min() >= 0 and part.max() < _TOO_LARGE and (is_integer or (part == np.floor(part)).all())):
             raise _first_invalid(part, block.start)
-    sizes = table @ np.ones(columns)
+    sizes = table.dot(np.ones(columns))
     if is_int64 and sizes[sizes.argmax()] >= _TOO_LARGE:
         values = counts.astype(np.float64)
         if _is_invalid(values).any():

@@ -94,9 +94,9 @@ def certify_primal(problem: Problem, alpha: Vector, mu: float, marginal: Vector 
     r = p.T - (p.mix_samples(x) if marginal is None else marginal)
     v = p.scores(r)
     v /= mu
-    squared_distance, q = float(r @ r), float(alpha @ x)
+    squared_distance, q = float(r.dot(r)), float(alpha.dot(x))
     below = None if p.cap is None else _BelowCap.of(alpha, x, p.cap)
-    c = q - float(alpha @ v) if below is None else below.offset(alpha, x, v)
+    c = q - float(alpha.dot(v)) if below is None else below.offset(alpha, x, v)
     v += c
     score_error = p.score_rounding * (abs(c) + math.sqrt(squared_distance) / mu)
     # Of r − μy the rounding of Sᵀα and T is left, which are no longer than 1.
@@ -176,7 +176,7 @@ def _mismatch(
     rounding, clipped, size = p.mix_rounding, p.clip(v), math.sqrt(q)
     deviation = clipped - x
     if p.cap is None:
-        outside = float(alpha @ (clipped - v))
+        outside = float(alpha.dot(clipped - v))
     elif abs(float(np.add.reduce(alpha)) - 1.0) > rounding:
         return math.inf
     else:
@@ -186,7 +186,7 @@ def _mismatch(
         below = below or _BelowCap.of(alpha, x, p.cap)
         if below.share > 0:
             size += math.sqrt(below.q) / below.share
-    computed = float(p.w @ (deviation * deviation)) + 2.0 * outside
+    computed = float(p.w.dot(deviation * deviation)) + 2.0 * outside
     return ((1.0 + rounding) * math.sqrt(computed) + rounding * size + score_error) ** 2
 
 

@@ -90,7 +90,7 @@ class Problem:
 
     def scores(self, u: Vector) -> Vector:
         """Return S·u, one number per client."""
-        scores = np.asarray(self.C @ u)
+        scores = np.asarray(self.C.dot(u))  # of little vectors, in half the time that @ takes
         scores *= self._inverse_n
         return scores
 
@@ -100,7 +100,7 @@ class Problem:
 
     def mix_samples(self, x: Vector) -> Vector:
         """Return Sᵀα for α = w·x, from the weight x_i of a sample at each client; needs no client sizes."""
-        return np.asarray(x @ self.C) / self.N
+        return np.asarray(self.C.T.dot(x)) / self.N
 
     def clip(self, v: Vector, rows: slice = slice(None)) -> Vector:
         """Return α/w for scores v of ``rows``: v₊, or min(v₊, cap/w) with a cap."""

@@ -41,8 +41,8 @@ class QuadraticProgram:
         self._root = root = np.sqrt(problem.w)
         scaled = problem.marginals(slice(None))
         scaled *= root[:, None]
-        self._H = scaled @ scaled.T
-        self._f = scaled @ -problem.T
+        self._H = scaled.dot(scaled.T)
+        self._f = scaled.dot(-problem.T)
         self._sense = np.zeros(root.size + 1, dtype=np.int32)
         self._sense[-1] = _EQUALITY
 
