@@ -3,7 +3,7 @@
     python benchmarks/cap_tradeoff.py [--out docs/cap-tradeoff.svg]
 
 The stores of examples/retail. ε is that of one round at δ = 1e-5 with a noise of fixed size, σ = C/2: what the cap
-alone gives. Where noise grows with the largest weight, σ = z C max α, ε stays and the noise falls instead.
+alone gives. Where noise grows with the cap, σ = z C max_weight, ε stays and the noise falls instead.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SIGMA, DELTA, LAM = 0.5, 1e-5, 0.0
 
 
 def tradeoff(caps: np.ndarray) -> list[tuple[float, float, float, float]]:
-    """Return squared distance, ESS in %, largest weight and ε for every cap."""
+    """Return squared distance, ESS in %, σ/C at z = 1 and ε for every cap."""
     counts, target = read_counts(RETAIL / "stores.csv"), read_target(RETAIL / "new-store.csv").shares
     rows = []
     for cap in caps.tolist():
         weights = fedpals.solve(counts, target, lam=LAM, max_weight=cap)
         largest = float(weights.alpha.max())
-        rows.append((weights.squared_distance, 100 * weights.ess, largest, epsilon(largest / SIGMA, DELTA)))
+        rows.append((weights.squared_distance, 100 * weights.ess, cap, epsilon(largest / SIGMA, DELTA)))
     return rows
 
 
@@ -59,7 +59,7 @@ def main() -> None:
     mpl.rcParams.update({"svg.hashsalt": "fedpals", "svg.fonttype": "none", "font.family": "DejaVu Sans"})
     draw(caps, rows).savefig(arguments.out, metadata={"Date": None})
     for cap, row in list(zip(caps, rows, strict=True))[::10]:
-        print(f"{cap:.2f}: distance {row[0]:.4f}, ESS {row[1]:.0f} %, max α {row[2]:.2f}, ε {row[3]:.2f}")
+        print(f"{cap:.2f}: distance {row[0]:.4f}, ESS {row[1]:.0f} %, σ {row[2]:.2f} C, ε {row[3]:.2f}")
 
 
 if __name__ == "__main__":

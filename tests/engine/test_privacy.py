@@ -14,13 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedpals.engine import summary
 from fedpals.engine.aggregation import length
+from fedpals.engine.client import Update
 from fedpals.engine.privacy import change_of_weights, epsilon
+from fedpals.engine.server import Server
 from fedpals.engine.state import ServerState
 from fedpals.errors import InputError
 from fedpals.labels import LabelCounts
 from fedpals.weights import solve
-from tests.engine.servers import COUNTS, advance, server
+from tests.engine.servers import COUNTS, advance, no_losses, server
 
 pytest.importorskip("dp_accounting", reason="needs the extra privacy")
 
@@ -86,14 +89,36 @@ def test_clients_spend_only_in_rounds_in_which_they_have_weight() -> None:
     assert turns.max() < 6  # somebody else's turn
 
 
-def test_newcomers_have_spent_nothing() -> None:
+def test_newcomers_have_spent_nothing_while_everybody_is_there() -> None:
     own = server(**PRIVATE)
     advance(own, {})
-    own.admit(LabelCounts.of(np.vstack([np.asarray(COUNTS.table), [[600, 0]]])))
+    own.admit(LabelCounts.of(np.vstack([np.asarray(COUNTS.table), [[600, 0]]])), np.arange(11))
     assert own.state.spent is not None
     assert own.state.spent[-1] == 0.0
     advance(own, {})
     assert own.state.spent[-1] == pytest.approx(1.0)
+
+
+def test_who_comes_back_under_another_name_has_not_spent_less() -> None:
+    """Without a number nobody can tell a restarted client from a new one: ε must not begin again."""
+    rows, rounds = 4, 6
+    own, known = (server(counts=LabelCounts.of([[10, 10]] * rows), **PRIVATE) for _ in range(2))
+    for number in range(rounds):
+        if number:
+            table = LabelCounts.of([[10, 10]] * (rows * (number + 1)))
+            own.admit(table, np.arange(rows * number, rows * (number + 1)))
+        present = np.arange(rows * number, rows * (number + 1))
+        done = own.advance(
+            own.participants(number + 1, present), lambda clients: [still(own)] * len(clients), no_losses
+        )
+        expected = advance(known, {}).privacy
+        assert done.privacy is not None
+        assert expected is not None
+        assert done.privacy.epsilon == pytest.approx(expected.epsilon)
+
+
+def still(own: Server) -> Update:
+    return Update(own.state.vector.clone(), 0.5, 1)
 
 
 # Noise
@@ -119,6 +144,37 @@ def test_a_cap_on_the_weights_makes_the_noise_smaller() -> None:
         done = advance(own, {})
         assert done.privacy is not None
         assert done.privacy.sigma == pytest.approx(0.5 if cap is None else 0.4)
+
+
+def test_with_a_cap_noise_does_not_tell_who_is_there() -> None:
+    """Without one, its size alone does: it follows max α, which follows from everybody's counts."""
+    counts = np.array([[80, 0], [0, 40], [0, 30], [30, 30], [20, 20]])
+    sizes: dict[float | None, set[float]] = {}
+    for cap in (None, 0.5):
+        for left_out in (None, *range(5)):
+            some = counts if left_out is None else np.delete(counts, left_out, axis=0)
+            own = server(2, "fedpals", counts=LabelCounts.of(some), lam=0.0, max_weight=cap, **PRIVATE)
+            done = advance(own, {})
+            assert done.privacy is not None
+            sizes.setdefault(cap, set()).add(round(done.privacy.sigma, 9))
+            spent = np.square(done.alpha / done.privacy.sigma).max()
+            assert done.privacy.epsilon == pytest.approx(independent_epsilon(math.sqrt(spent), DELTA), rel=1e-6)
+    assert len(sizes[None]) > 1
+    assert sizes[0.5] == {0.5}
+
+
+def test_fewer_clients_than_a_cap_needs_get_equal_weights_and_noise_that_covers_them() -> None:
+    own = server(2, "fedpals", counts=LabelCounts.of([[10, 10]] * 6), lam=0.0, max_weight=0.17, **PRIVATE)
+    done = advance(own, {0: "no reply"})
+    assert done.alpha.tolist() == pytest.approx([0.2] * 5)
+    assert done.privacy is not None
+    assert done.privacy.sigma == pytest.approx(0.2)
+    (line, refusal) = summary.warnings(own, done, str)
+    assert "only 5 clients are left" in line
+    assert "max_weight = 0.17: each has 0.2" in line
+    assert "no reply" in refusal
+    with pytest.raises(InputError, match=r"max_weight is 0\.16.*at least 0\.1666"):
+        server(2, "fedpals", counts=LabelCounts.of([[10, 10]] * 6), lam=0.0, max_weight=0.16)
 
 
 def test_noise_is_unpredictable_unless_its_key_is_known() -> None:
@@ -169,28 +225,34 @@ def test_momentum_and_average_are_made_of_models_with_noise() -> None:
 # The attack: was the client there? The likelihood ratio along its update is the best test there is.
 
 
-def scores(present: bool, z: float, trials: int) -> np.ndarray:
+def scores(present: bool, z: float, trials: int, rounds: int) -> np.ndarray:
+    """The sum of how far the models moved along the client's update, in trainings with fresh noise."""
     update = np.array([0.0, 3.0, 4.0])  # of norm 5, which is clipped to 1
-    values = []
-    for _ in range(trials):
-        own = server(clip_update=1.0, noise_multiplier=z)
-        advance(own, {0: update} if present else {}, others=[0.2, 0.0, 0.0])
-        values.append(float(own.state.vector.double() @ torch.from_numpy(update / 5)))
-    return np.array(values)
+    values, own = np.zeros(trials), server(clip_update=1.0, noise_multiplier=z)
+    for trial in range(trials):
+        own.state = ServerState(0, torch.zeros(3), noise_key=f"{present} {trial}", spent=np.zeros(10))
+        for _ in range(rounds):
+            before = own.state.vector.double()
+            advance(own, {0: update} if present else {}, others=[0.2, 0.0, 0.0])
+            values[trial] += float((own.state.vector.double() - before) @ torch.from_numpy(update / 5))
+    return values
 
 
-@pytest.mark.parametrize("z", [1.0, 3.0])
-def test_an_attack_does_no_better_than_epsilon_allows(z: float) -> None:
-    trials = 300
+@pytest.mark.parametrize(("z", "rounds"), [(1.0, 1), (3.0, 1), (3.0, 4)])
+def test_an_attack_does_no_better_than_epsilon_allows(z: float, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every threshold: its power is at most that of the Gaussian mechanism that ε stands for, Φ(Φ⁻¹(alarms) + μ)."""
+    told = advance(server(clip_update=1.0, noise_multiplier=z), {}).privacy
+    assert told is not None
+    assert told.epsilon == pytest.approx(independent_epsilon(1 / z, DELTA), rel=1e-6)
+    monkeypatch.setattr("fedpals.engine.privacy.epsilon", lambda *_: 0.0)  # not in each of thousands of trainings
+    trials = 3000
     slack = math.sqrt(math.log(2 / 1e-6) / (2 * trials))  # a rate is further off once in a million times
-    there, absent = scores(True, z, trials), scores(False, z, trials)
-    e = epsilon(1 / z, DELTA)
-    for threshold in np.concatenate([there, absent])[::7]:
-        hits, alarms = float((there >= threshold).mean()), float((absent >= threshold).mean())
-        assert hits - slack <= math.exp(e) * (alarms + slack) + DELTA
-    middle = 0.555 / 2
-    right = ((there >= middle).mean() + (absent < middle).mean()) / 2
-    assert right <= stats.norm.cdf(1 / (2 * z)) + slack
+    there, absent = scores(True, z, trials, rounds), scores(False, z, trials, rounds)
+    thresholds = np.concatenate([there, absent])
+    hits, alarms = (1 - np.searchsorted(np.sort(of), thresholds) / trials for of in (there, absent))
+    allowed = stats.norm.cdf(stats.norm.ppf(np.minimum(alarms + slack, 1.0)) + math.sqrt(rounds) / z)
+    assert (hits - slack <= allowed).all()
+    assert hits[np.abs(alarms - 0.3).argmin()] > 0.3 + slack, "the attack sees something"
 
 
 def test_the_attack_finds_the_client_under_noise_of_z_c_over_m() -> None:
@@ -275,11 +337,12 @@ def test_no_vector_of_a_client_is_kept() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31))
 def test_leaving_a_client_out_moves_the_aggregate_by_its_bound_at_most(seed: int) -> None:
+    """In units of the same noise, z C max_weight, with and without the client."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 50, size=(5, 3))
     target, client = rng.dirichlet(np.ones(3)), int(rng.integers(5))
-    alpha = solve(counts, target, ess=0.5).alpha
-    without = solve(np.delete(counts, client, axis=0), target, ess=0.5).alpha
+    alpha = solve(counts, target, ess=0.5, max_weight=0.3).alpha
+    without = solve(np.delete(counts, client, axis=0), target, ess=0.5, max_weight=0.3).alpha
     moves = rng.standard_normal((5, 4))
     moves /= np.maximum(np.linalg.norm(moves, axis=1, keepdims=True), 1.0)
     moved = np.linalg.norm(alpha @ moves - without @ np.delete(moves, client, axis=0))

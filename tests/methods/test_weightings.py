@@ -38,7 +38,10 @@ def test_pals_keeps_to_a_cap() -> None:
     assert (capped.weighting.weigh(COUNTS, TARGET, some, None) == expected).all()
     assert expected.max() == 0.4 < Pals(ess=0.9).weigh(COUNTS, TARGET, some, None).max()
     with pytest.raises(InputError, match=r"at least 0\.5"):
-        capped.weighting.weigh(COUNTS, TARGET, np.array([3, 1]), None)
+        capped.weighting.check(2)
+    # Where clients were refused, and too few are left, the round goes on with equal weights.
+    assert capped.weighting.weigh(COUNTS, TARGET, np.array([3, 1]), None).tolist() == [0.5, 0.5]
+    assert capped.weighting.largest_weight(2) == 0.5
 
 
 def test_without_a_cap_a_method_has_the_name_and_options_it_had() -> None:

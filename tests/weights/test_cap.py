@@ -261,6 +261,26 @@ def test_lambda_zero_is_the_projection_of_largest_ess(block: int) -> None:
         assert near.squared_distance >= weights.squared_distance - 1e-12
 
 
+def test_where_all_that_have_weight_have_the_cap_nobodys_is_free() -> None:
+    weights = fedpals.solve([[0, 40], [0, 30], [30, 30], [20, 20]], [0.5, 0.5], lam=0, max_weight=0.5)
+    assert weights.alpha.tolist() == [0, 0, 0.5, 0.5]
+    assert weights.covered
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 5), st.integers(2, 6))
+def test_clients_that_match_only_together_with_the_cap_each(seed: int, k: int, labels: int) -> None:
+    """T is the mean of k clients' mixes, and 1/k the cap."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(0, 40, (k + 3, labels))
+    counts[:, 0] += 1
+    marginals = counts / counts.sum(axis=1, keepdims=True)
+    weights = fedpals.solve(counts, marginals[:k].mean(axis=0), lam=0, max_weight=1 / k)
+    assert weights.covered
+    assert weights.squared_distance < 1e-25
+    assert weights.alpha.max() <= 1 / k
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_at_lambda_zero_no_other_weights_with_the_same_mix_have_a_larger_ess(seed: int) -> None:
     problem = capped(seed)

@@ -2,8 +2,8 @@
 
 Label counts and α are public; neighbours differ in one client's updates, which one of them replaces by zero. In a round
 that adds N(0, σ²) to Σ α_i Δ_i with ‖Δ_i‖ ≤ C, client i is protected by the Gaussian mechanism with μ_i = α_i C/σ. With
-σ = z C max α that is α_i/(z max α) ≤ 1/z. Rounds compose exactly, μ_i² = Σ_t μ_it², because α does not depend on any
-update, and a client without weight in a round spends nothing in it.
+σ = z C a, where a is the cap on weights, or max α without one, that is α_i/(z a) ≤ 1/z. Rounds compose exactly,
+μ_i² = Σ_t μ_it², because α does not depend on any update, and a client without weight in a round spends nothing in it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def check_method(method: Method) -> None:
         )
 
 
-def spend(spent: Vector, participants: Indices, alpha: Vector, noise_multiplier: float) -> Vector:
-    """Return μ_i² of all clients, (M,), after a round of ``participants``: + (α_i / (z max α))²."""
+def spend(spent: Vector, participants: Indices, alpha: Vector, noise_multiplier: float, largest: float) -> Vector:
+    """Return μ_i² of all clients, (M,), after a round of ``participants``: + (α_i / (z a))², a = ``largest``."""
     total = spent.copy()
-    total[participants] += np.square(alpha / (noise_multiplier * alpha.max()))
+    total[participants] += np.square(alpha / (noise_multiplier * largest))
     return total
 
 
@@ -95,7 +95,8 @@ def change_of_weights(alpha: Vector, without: Vector, client: int) -> float:
     """Return ‖α − α'‖₁, at most 2, where α' are the weights of the others, in their order, without the ``client``.
 
     It takes the place of α_i where a client is left out altogether, because then every weight changes: the aggregate
-    moves by up to C ‖α − α'‖₁. For FedAvg that is 2 C α_i.
+    moves by up to C ‖α − α'‖₁. For FedAvg that is 2 C α_i. It says how private a client's presence is only where σ is
+    the same without the client, as with a cap.
 
     >>> change_of_weights(np.array([0.25, 0.5, 0.25]), np.array([0.5, 0.5]), 1)
     1.0

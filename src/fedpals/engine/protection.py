@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from fedpals.config import Settings, unset
 from fedpals.errors import InputError
-from fedpals.labels import Vector
 
 Outliers: TypeAlias = Literal["refuse", "clip", "keep"]
 _DELTA = 1e-5
@@ -60,11 +59,8 @@ class Protection(Settings):
         """δ at which ε is reported."""
         return _DELTA if self.privacy_delta is None else self.privacy_delta
 
-    def sigma(self, alpha: Vector) -> float:
-        """σ = z C max α, the standard deviation of the noise in every parameter of Σ α_i Δ_i.
-
-        α is public, so that its own maximum decides, not a cap that it might reach.
-        """
+    def sigma(self, largest: float) -> float:
+        """σ = z C a, the standard deviation of the noise in every parameter of Σ α_i Δ_i, where no α_i exceeds a."""
         assert self.noise_multiplier is not None
         assert self.clip_update is not None
-        return self.noise_multiplier * self.clip_update * float(alpha.max())
+        return self.noise_multiplier * self.clip_update * largest

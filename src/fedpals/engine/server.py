@@ -59,6 +59,7 @@ class Server:
         self.method, self.counts, self.target, self.state = method, counts, target, state
         self.participation, self.minimum, self.seed = participation, minimum, seed
         self.momentum, self.averaging, self.protection = momentum, averaging, protection
+        method.weighting.check(self._drawn(int(np.count_nonzero(counts.sizes))))
         if protection.private:
             privacy.check_method(method)
             privacy.require_accountant()
@@ -71,17 +72,22 @@ class Server:
         self._reachable: Indices | None = None
         """Rows of the clients that can be reached; None for all."""
 
-    def admit(self, counts: LabelCounts) -> None:
+    def admit(self, counts: LabelCounts, present: Indices | None = None) -> None:
         """Take in clients that joined: the rows of ``counts`` after those that the server has.
 
-        A mixture over clients gives the newcomers their share n_i/N and keeps its proportions among the others.
+        A mixture over clients gives the newcomers their share n_i/N and keeps its proportions among the others. Who is
+        not among the ``present`` (all, unless given) may have come back under another name. So newcomers begin with as
+        much privacy spent as the absent client that has spent most.
         """
         mixture, start = self.state.weighting, self.method.weighting.start(counts)
         if mixture is not None and start is not None:
             share = start[mixture.size :]
             self.state.weighting = np.concatenate([mixture * (1.0 - share.sum()), share])
         if (spent := self.state.spent) is not None:
-            self.state.spent = np.pad(spent, (0, counts.shape[0] - spent.size))
+            absent = np.ones(spent.size, dtype=bool)
+            absent[slice(None) if present is None else present[present < spent.size]] = False
+            most = float(spent[absent].max(initial=0.0))
+            self.state.spent = np.pad(spent, (0, counts.shape[0] - spent.size), constant_values=most)
         self.counts = counts
         self._last_candidates = self._rule_vector = None
 
@@ -100,9 +106,12 @@ class Server:
         able = self._able
         if self.participation >= 1.0:
             return able
-        count = min(able.size, max(self.minimum, round(self.participation * able.size)))
         rng = generator(self.seed, "participants", number)
-        return np.sort(rng.choice(able, count, replace=False))
+        return np.sort(rng.choice(able, self._drawn(able.size), replace=False))
+
+    def _drawn(self, able: int) -> int:
+        """Return how many of so many clients take part in a round."""
+        return able if self.participation >= 1.0 else min(able, max(self.minimum, round(self.participation * able)))
 
     def weigh(self, participants: Indices) -> Vector:
         """Return α for ``participants``: of the candidates the one that was chosen last."""
@@ -255,7 +264,7 @@ class Server:
                 vectors,
                 alpha,
                 clip=protection.clip_update,
-                sigma=protection.sigma(alpha),
+                sigma=protection.sigma(self._largest_weight(alpha)),
                 key=self.state.noise_key,
                 number=number,
             )
@@ -269,8 +278,14 @@ class Server:
         protection, spent = self.protection, self.state.spent
         if protection.noise_multiplier is None or spent is None:
             return None
-        self.state.spent = privacy.spend(spent, participants, alpha, protection.noise_multiplier)
-        return privacy.report(self.state.spent, protection.delta, protection.sigma(alpha), clipped)
+        largest = self._largest_weight(alpha)
+        self.state.spent = privacy.spend(spent, participants, alpha, protection.noise_multiplier, largest)
+        return privacy.report(self.state.spent, protection.delta, protection.sigma(largest), clipped)
+
+    def _largest_weight(self, alpha: Vector) -> float:
+        """Return what noise has to cover: the cap, which does not tell who takes part, or else max α."""
+        cap = self.method.weighting.largest_weight(alpha.size)
+        return float(alpha.max()) if cap is None else cap
 
     def _move(self, average: Tensor) -> tuple[Tensor, Tensor | None]:
         """v_t = m v_{t−1} + (Σ α_i w_i − w_{t−1}), w_t = w_{t−1} + v_t (Hsu et al., 2019); or plainly Σ α_i w_i."""

@@ -11,8 +11,15 @@ _SHOWN_WEIGHTS = 10
 
 
 def warnings(server: Server, result: Round, name: Name) -> list[str]:
-    """Return a line for every client whose update was refused, or is far from the others'."""
+    """Return a line for every client whose update was refused or is far from the others', and one for a cap too low."""
     policy, lines = server.protection.outliers, []
+    weighting, left = server.method.weighting, result.participants.size
+    cap, usual = weighting.largest_weight(left), weighting.largest_weight(server.counts.shape[0])
+    if cap is not None and usual is not None and cap > usual:
+        lines.append(
+            f"round {result.number}: only {left} clients are left, whose weights cannot all be below max_weight = "
+            f"{usual:g}: each has {cap:.4g}"
+        )
     if policy != "refuse":  # otherwise they are among the refused
         done = "it is shortened to the median" if policy == "clip" else "it is used as it is"
         lines += [f"round {result.number}: {name(far.client)}: {far}; {done}" for far in result.outliers]

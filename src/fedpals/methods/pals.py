@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
+import numpy as np
 from pydantic import Field
 
 from fedpals.errors import InputError
@@ -14,6 +15,7 @@ from fedpals.labels import Indices, LabelCounts, Vector
 from fedpals.methods.option import option
 from fedpals.methods.weighting import Weighting
 from fedpals.weights import ess_grid, solve
+from fedpals.weights.cap import check_cap
 from fedpals.weights.uncertainty import WeightUncertainty, weight_uncertainty
 
 Ess: TypeAlias = Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
@@ -40,6 +42,7 @@ class Pals(Weighting):
     max_weight: float | None = option(
         None, "Largest weight of a client in FedPALS's weights; no limit unless given", symbol="max α", gt=0, le=1
     )
+    """Where fewer than 1/max_weight clients are left in a round, they get equal weights."""
 
     def __post_init__(self) -> None:
         if self.lam is not None and self.ess is not None:
@@ -50,8 +53,20 @@ class Pals(Weighting):
     def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
         """Solve the paper's equation for the participants; FedAvg's weights as long as nothing is chosen."""
         del state
-        ess = 1.0 if self.ess == "auto" else self.ess
-        return solve(counts.subset(participants), target, lam=self.lam, ess=ess, max_weight=self.max_weight).alpha
+        ess, some = 1.0 if self.ess == "auto" else self.ess, counts.subset(participants)
+        return solve(some, target, lam=self.lam, ess=ess, max_weight=self._cap(some)).alpha
+
+    def check(self, clients: int) -> None:
+        """Raise `InputError` if not even equal weights are below ``max_weight``."""
+        if self.max_weight is not None:
+            check_cap(self.max_weight, clients)
+
+    def largest_weight(self, clients: int) -> float | None:
+        """Return ``max_weight``; or 1/clients, if so few are left in a round that weights cannot be smaller."""
+        return None if self.max_weight is None else max(self.max_weight, 1.0 / clients)
+
+    def _cap(self, counts: LabelCounts) -> float | None:
+        return self.largest_weight(int(np.count_nonzero(counts.sizes)))
 
     @property
     def chooses(self) -> bool:
@@ -65,10 +80,11 @@ class Pals(Weighting):
         if not self.chooses:
             return super().candidates(counts, target, participants, state)
         some = counts.subset(participants)
-        lowest, fedavg = (solve(some, target, lam=lam, max_weight=self.max_weight) for lam in (0.0, math.inf))
+        cap = self._cap(some)
+        lowest, fedavg = (solve(some, target, lam=lam, max_weight=cap) for lam in (0.0, math.inf))
         if lowest.ess > _FEDAVG_ESS * fedavg.ess:  # which a cap makes smaller than 1
             return [fedavg.alpha]
-        between = ess_grid(some, target, _CANDIDATES - 2, max_weight=self.max_weight)
+        between = ess_grid(some, target, _CANDIDATES - 2, max_weight=cap)
         return [w.alpha for w in (lowest, *between, fedavg)]
 
     def uncertainty(self, counts: LabelCounts, target: Vector, epsilon: float, seed: int) -> WeightUncertainty | None:

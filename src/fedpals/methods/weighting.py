@@ -25,6 +25,15 @@ class Weighting:
     needs_losses: ClassVar[bool] = False
     """Whether every participant must report the loss of the global parameters, even at weight 0."""
 
+    def check(self, clients: int) -> None:
+        """Raise `InputError` if ``clients`` with samples, as many as are to take part in a round, are too few."""
+        del clients
+
+    def largest_weight(self, clients: int) -> float | None:
+        """Return the limit on every weight among ``clients`` with samples; None if there is none."""
+        del clients
+        return None
+
     @property
     def chooses(self) -> bool:
         """Whether there may be several candidates, for which clients must hold samples out."""

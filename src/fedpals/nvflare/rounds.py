@@ -126,7 +126,7 @@ class Rounds:
                 seed=self.settings.seed,
             )
         elif self.server.counts.shape[0] < len(self.roster.members):
-            self.server.admit(counts)
+            self.server.admit(counts, self.roster.present)
         return self.server
 
     def _ask_for_counts(self) -> None:

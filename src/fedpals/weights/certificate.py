@@ -136,7 +136,9 @@ def certify_limit(problem: Problem, alpha: Vector, point: Point, marginal: Vecto
     miss += (p.mix_rounding + 4 * EPS) * p.T + target_error
     score_error = p.score_rounding * float(np.abs(z).max()) if point.score_error is None else point.score_error
     mismatch = _mismatch(p, alpha, x, point.v, score_error, q)
-    movable = alpha > 0 if p.cap is None or alpha.min() >= p.cap else (alpha > 0) & (alpha < p.cap)
+    movable = alpha > 0
+    if p.cap is not None and (movable & (alpha < p.cap)).any():  # else all that have weight have the cap
+        movable &= alpha < p.cap
     correction, smallest = _correction(p, movable, difference)
     gap = mismatch + 2.0 * float(np.abs(z) @ miss) + correction**2
     error = math.sqrt(mismatch) + float(np.linalg.norm(miss)) / smallest
