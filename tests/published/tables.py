@@ -210,6 +210,30 @@ def limit(name: str) -> Table:
     return lines
 
 
+def heads(name: str) -> Table:
+    """What can be done with FedAvg's last layer without a target sample: points above or below Pooled +prior."""
+    finished = stored(name)
+    names = [column.name for column in finished.methods]
+    pooled = method(finished, "Pooled, same recipe" if "Pooled, same recipe" in names else "Pooled")
+    fedavg = method(finished, "FedAvg")
+    ways = {
+        "+prior": Evaluation.PRIOR_BY_ESTIMATE,
+        "calibrated": Evaluation.CALIBRATED_BY_ESTIMATE,
+        "Gaussian head": Evaluation.GAUSSIAN,
+        "FedCGS": Evaluation.FEDCGS,
+        "Fed3R": Evaluation.FED3R,
+        "FedCOF": Evaluation.FEDCOF,
+        "CCVR": Evaluation.CCVR,
+        "recommended": RECOMMENDED,
+    }
+    lines = [["row", *ways]]
+    for row in finished.rows:
+        best = finished.scores(row, pooled, PRIOR)
+        pairs = [Paired.of(finished.scores(row, fedavg, evaluation), best) for evaluation in ways.values()]
+        lines.append([row.name, *("" if pair is None else pair.text() for pair in pairs)])
+    return lines
+
+
 def auto(_: str) -> Table:
     """`ess = "auto"` against the best fixed ESS of each row, and against FedAvg: paired differences, and a verdict.
 
@@ -387,7 +411,7 @@ def _counted(finished: FinishedExperiment, evaluation: Evaluation) -> str:
 TABLES: Mapping[str, Callable[[str], Table]] = {
     table.__name__: table
     for table in (
-        paper, beyond, rows, methods, verdicts, correction, limit, auto, missing, curve, dynamics, selection, check,
+        paper, beyond, rows, methods, verdicts, correction, limit, heads, auto, missing, curve, dynamics, selection, check,
         unknown, privacy, headline, hospitals, overview,
     )
 }  # fmt: skip
