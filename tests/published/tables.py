@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpals.experiments.experiment import Column
+from fedpals.experiments.experiment import Column, Row
 from fedpals.report.finished import EVALUATIONS, FinishedExperiment, is_limit, read
 from fedpals.report.paired import Paired
 from fedpals.report.table import Spread
@@ -59,15 +59,22 @@ def pals(finished: FinishedExperiment) -> Column | None:
 def compared(
     finished: FinishedExperiment, columns: Sequence[Column], evaluations: Sequence[Evaluation], *, paper: bool
 ) -> Table:
-    """Mean ± std of methods as trained and corrected, the best in bold but for the Oracle, and the paper's."""
+    """Mean ± std of methods as trained and corrected, the best in bold but for the Oracle, and the paper's.
+
+    An arrow says that a method is better or worse than FedAvg, used in the same way, in pairs over seeds.
+    """
     lines: Table = [["row", "", *(column.name for column in columns)]]
+    fedavg = method(finished, "FedAvg") if any(column.name == "FedAvg" for column in finished.methods) else None
     rivals = [i for i, column in enumerate(columns) if not (column.apart or is_limit(column.run))]
     for row in finished.rows:
         start = len(lines)
         for evaluation in evaluations:
             spreads = [finished.spread(row, column, evaluation) for column in columns]
             if any(spreads):
-                texts = ["" if spread is None else str(spread) for spread in spreads]
+                texts = [
+                    "" if spread is None else f"{spread}{_arrow(finished, row, column, fedavg, evaluation)}"
+                    for column, spread in zip(columns, spreads, strict=True)
+                ]
                 lines.append(["", TITLES[evaluation], *(bold_best(texts, spreads, rivals) if paper else texts)])
         if paper and row.reported:
             values = [paper_value(row.reported.get(column.name)) for column in columns]
@@ -75,6 +82,15 @@ def compared(
         if len(lines) > start:
             lines[start][0] = row.name
     return lines
+
+
+def _arrow(
+    finished: FinishedExperiment, row: Row, column: Column, baseline: Column | None, evaluation: Evaluation
+) -> str:
+    if baseline is None or column.name == baseline.name:
+        return ""
+    pair = Paired.of(finished.scores(row, column, evaluation), finished.scores(row, baseline, evaluation))
+    return {"better": " ↑", "worse": " ↓"}.get(pair.verdict(), "") if pair else ""
 
 
 def _in_paper(finished: FinishedExperiment) -> set[str]:
