@@ -427,7 +427,7 @@ def _counted(finished: FinishedExperiment, evaluation: Evaluation) -> str:
 TABLES: Mapping[str, Callable[[str], Table]] = {
     table.__name__: table
     for table in (
-        paper, beyond, rows, methods, verdicts, correction, limit, heads, auto, missing, curve, dynamics, selection, check,
-        unknown, privacy, headline, hospitals, overview,
+        paper, beyond, rows, methods, verdicts, correction, limit, heads, auto, missing, curve, dynamics, selection,
+        check, unknown, privacy, headline, hospitals, overview,
     )
 }  # fmt: skip
