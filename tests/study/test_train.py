@@ -106,6 +106,21 @@ def test_a_study_tells_which_ess_was_chosen(tmp_path: Path) -> None:
         fixed.plot("ess")
 
 
+def test_candidates_are_drawn_with_what_they_were_estimated_to_be_worth(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    settings: dict[str, Any] = {"rounds": 3, "batch_size": 13, "progress": False}
+    sorted_by_label = np.repeat(["a", "b", "c"], 60)[np.argsort(np.argsort(Y, kind="stable"))]
+    own = federation(client=sorted_by_label, target=[0.9, 0.1])
+    done = fp.train(own, out=tmp_path, methods=["fedpals"], seeds=2, ess="auto", **settings)
+    choices = [(line.round, line.choice) for record in done.runs for line in record.lines() if line.choice]
+    losses = [loss - min(choice.losses) for _, choice in choices for loss in choice.losses]
+    assert min(losses) == 0.0 < max(losses)
+    dots: Any = done.plot("ess").collections[1]
+    places = [(number, 100 * ess) for number, choice in choices for ess in choice.candidates]
+    assert np.asarray(dots.get_offsets()).tolist() == [pytest.approx(place) for place in places]
+    assert list(dots.get_array()) == pytest.approx(losses)
+
+
 def test_a_model_says_what_was_chosen(tmp_path: Path) -> None:
     done = study(tmp_path, seeds=2, ess=0.5)
     model = done.best(method="fedpals")

@@ -96,6 +96,13 @@ def draw_ess(ax: Axes, series: Sequence[Series], labels: Sequence[str] = ()) -> 
     ax.set_ylabel("effective sample size (%)")
 
 
+def draw_candidates(ax: Axes, candidates: Sequence[tuple[int, float, float]]) -> None:
+    """Draw what was compared in every round: dots at (round, ESS), coloured by the loss above the round's smallest."""
+    rounds, ess, losses = np.transpose(candidates)
+    dots = ax.scatter(rounds, 100 * ess, s=24, c=losses, cmap="viridis_r", alpha=0.7, linewidths=0, zorder=1)
+    ax.figure.colorbar(dots, ax=ax, label="estimated loss above the round's best")
+
+
 def draw_compared(ax: Axes, rows: Sequence[Compared], metric: str = "accuracy") -> None:
     """Draw two bars per method, with error bars of one standard deviation, and the paper's value as a diamond."""
     places = np.arange(len(rows))

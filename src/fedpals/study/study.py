@@ -84,12 +84,12 @@ class Study:
         """Draw learning curves, mean and one standard deviation over seeds; return matplotlib's axes.
 
         ``metric`` may also be "ess": the effective sample size of every round, where it was chosen while training;
-        then the band is the range over seeds.
+        then the band is the range over seeds, and dots are the candidates with their estimated target losses.
         """
         if metric != "ess":
             _check(metric)
         from fedpals.report.figures import new_figure
-        from fedpals.report.lines import Series, draw_ess, draw_series
+        from fedpals.report.lines import Series, draw_candidates, draw_ess, draw_series
         from fedpals.report.looks import looks
 
         if ax is None:
@@ -105,6 +105,8 @@ class Study:
                 raise InputError("metric is 'ess', but no run chose its ESS while training; train with ess='auto'")
             series = [Series.range_of_rounds(known_looks[title], runs) for title, runs in chosen.items()]
             draw_ess(ax, series, list(chosen))
+            if candidates := self._candidates():
+                draw_candidates(ax, candidates)
             ax.set_title("\n".join(self.choices().values()), fontsize="small", wrap=True)
             ax.legend(frameon=False, fontsize="small")
             return ax
@@ -150,6 +152,15 @@ class Study:
                 ess = [line.choice.ess for line in record.lines() if line.choice is not None]
                 chosen.setdefault(record.run.method.full_title, []).append(ess)
         return chosen
+
+    def _candidates(self) -> list[tuple[int, float, float]]:
+        """Return round, ESS and estimated loss above the smallest of the round, of all that were compared."""
+        choices = [(line.round, line.choice) for record in self.runs for line in record.lines() if line.choice]
+        return [
+            (number, ess, loss - min(choice.losses))
+            for number, choice in choices
+            for ess, loss in zip(choice.candidates, choice.losses, strict=True)
+        ]
 
     def best(self, *, method: str | None = None) -> TargetModel:
         """Return the model to use: of the best method and correction, that of the best seed.
