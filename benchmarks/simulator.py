@@ -1,13 +1,13 @@
 """Rounds on one machine: fedpals against a plain loop, Flower's Ray simulation and pfl, side by side in one run.
 
     pip install -c constraints.txt -e '.[learn,bench]'
-    python benchmarks/simulator.py [--quick] [--only rounds,command,workers,scale,ess] [--json FILE]
+    python benchmarks/simulator.py [--quick] [--only rounds,command,workers,scale,ess,auto] [--json FILE]
 
 Everybody trains the paper's small CNN on the same clients of Fashion-MNIST, one epoch of plain SGD in
 batches of 50, with one thread, and evaluates the same samples. Figures are ratios (their time / ours:
-larger is better for us), to be trusted to ±10 %. Rounds in one process and `scale` are CPU time, the others
-(Flower, command, workers) time on the wall, which wants a machine that does nothing else. CIFAR-10's size and other
-client rules: benchmarks/kernel.py.
+larger is better for us), to be trusted to ±10 %. Rounds in one process, `scale`, `ess` and `auto` are CPU time, the
+others (Flower, command, workers) time on the wall, which wants a machine that does nothing else. CIFAR-10's size and
+other client rules: benchmarks/kernel.py.
 
 rounds
     Time per round. One of our rounds follows each of theirs in the same process (Flower: in the
@@ -22,6 +22,8 @@ scale
     From 10 to 10,000 clients, of which 10 take part in a round: time and peak memory must not grow.
 ess
     FedPALS at a low effective sample size leaves clients with α = 0 out, FedAvg trains everybody.
+auto
+    What it costs a round to choose the effective sample size while training.
 
 A peer that is not installed is reported as such. Flower runs in a folder and on ports of its own, and
 all its processes are ended afterwards (Linux).

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from simulation_rounds.measures.auto import measure_auto
 from simulation_rounds.measures.command import measure_command
 from simulation_rounds.measures.ess import measure_ess
 from simulation_rounds.measures.rounds import measure_rounds
@@ -16,4 +17,5 @@ MEASURES: Mapping[str, Callable[[Size, Report], None]] = {
     "workers": measure_workers,
     "scale": measure_scale,
     "ess": measure_ess,
+    "auto": measure_auto,
 }
