@@ -15,6 +15,7 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp import strategy as flowers
 
 from fedpals.engine import checkpoint
+from fedpals.engine.server import DivergedError
 from fedpals.errors import InputError
 from fedpals.flower import FedPALS, LabelAware, add_labelcounts, client_app, strategy
 from fedpals.simulation.pools import SerialPool
@@ -174,6 +175,8 @@ def test_the_geometric_median(whole: Worker) -> None:
 
 # Modifiers of the clients' app
 
+TWO_RECORDS = r"client 0: error: LocalDpMod expects exactly one ArrayRecord, but found 2"
+
 
 @pytest.mark.parametrize("mod", [fixedclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 1e-5)])
 def test_modifiers_leave_the_question_for_counts_alone(mod: Any) -> None:
@@ -184,6 +187,54 @@ def test_modifiers_leave_the_question_for_counts_alone(mod: Any) -> None:
     (reply,) = grid.send_and_receive([question])
     assert reply.has_content()
     assert reply.content.metric_records["fedpals.labelcounts"]["counts"] == [3, 4]
+
+
+def test_a_modifier_that_fails_is_named_with_its_reason(whole: Worker) -> None:
+    grid = grid_of(whole)
+    grid.app = client_app(grid_load(whole), mods=[LocalDpMod(1.0, 1.0, 1.0, 1e-5)])
+    with pytest.raises(DivergedError, match=TWO_RECORDS):
+        strategy("scaffold", whole.federation.target, **QUIET).start(grid, initial(whole), num_rounds=1)
+
+
+def test_the_error_of_a_modifier_is_addressed_to_the_question(whole: Worker) -> None:
+    """SuperLink never gets a reply to anything else, and the server would wait for it until the timeout."""
+    grid = grid_of(whole)
+    strategy("scaffold", whole.federation.target, **QUIET).start(grid, initial(whole), num_rounds=1)
+    job = next(message for message in grid.sent if message.metadata.message_type == "train")
+    node = job.metadata.dst_node_id
+    app = client_app(grid_load(whole), mods=[LocalDpMod(1.0, 1.0, 1.0, 1e-5)])
+    reply = app(job, grid.contexts[node])
+    assert "LocalDpMod" in (reply.error.reason or "")
+    assert reply.metadata.reply_to_message_id == job.metadata.message_id
+    assert (reply.metadata.src_node_id, reply.metadata.dst_node_id) == (node, job.metadata.src_node_id)
+
+
+def test_the_error_of_a_modifier_of_another_app_is_named_with_its_reason(whole: Worker) -> None:
+    """On a grid that passes on what a modifier addresses to the app's answer, which SuperLink does not."""
+    grid, honest = grid_of(whole), grid_of(whole).app
+    app = ClientApp(mods=[LocalDpMod(1.0, 1.0, 1.0, 1e-5)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        reply = honest(message, context)
+        reply.content["more"] = ArrayRecord()
+        return reply
+
+    grid.app = Routed(honest, app)
+    with pytest.raises(DivergedError, match=TWO_RECORDS):
+        fedpals(whole).start(grid, initial(whole), num_rounds=1)
+
+
+class Routed(ClientApp):
+    """One app for training, another for the questions."""
+
+    def __init__(self, questions: ClientApp, training: ClientApp) -> None:
+        super().__init__()
+        self.questions, self.training = questions, training
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        trains = message.metadata.message_type == "train"
+        return (self.training if trains else self.questions)(message, context)
 
 
 def start_record() -> Any:

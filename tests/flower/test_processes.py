@@ -146,6 +146,12 @@ def test_the_recommended_layer_of_real_nodes_is_the_simulators(tmp_path: Path) -
     assert f"With the recommended layer: accuracy {accuracy:.4f}" in log.read_text()
 
 
+def test_a_run_that_somebody_else_submits_says_nothing_about_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses = ["finished:failed", "finished:completed"]  # as Flower lists them, the newest first
+    monkeypatch.setattr(Deployment, "_listing", lambda *_: [{"status": status} for status in statuses])
+    assert Deployment.__new__(Deployment).status() == "finished:completed"
+
+
 def test_fedpals_flower_up_needs_an_app(tmp_path: Path) -> None:
     command = [*FEDPALS, "flower", "up", str(tmp_path)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
 
 from fedpals.engine.roster import Introduction
@@ -43,7 +43,7 @@ def client_app(load: Callable[[Context], Trainee], *, mods: Sequence[Mod] = ()) 
     The messages carry everything that a rule needs from earlier rounds, so a node can be restarted at any time.
     ``mods`` are Flower's modifiers of training messages, as ``LocalDpMod``.
     """
-    app = ClientApp(mods=list(mods))
+    app = ClientApp(mods=[_addressed, *mods] if mods else [])
 
     def load_with_arrays(content: RecordDict, context: Context) -> Trainee:
         trainee = load(context)
@@ -100,6 +100,12 @@ def client_app(load: Callable[[Context], Trainee], *, mods: Sequence[Mod] = ()) 
         return Message(messages.answer(arrays, metrics, rule, update.state, counts), reply_to=message)
 
     return app
+
+
+def _addressed(message: Message, context: Context, proceed: ClientAppCallable) -> Message:
+    """Address an error to the question: Flower's modifiers address some to the app's answer, and nobody gets them."""
+    reply = proceed(message, context)
+    return Message(reply.error, reply_to=message) if reply.has_error() else reply
 
 
 def _answer(app: ClientApp, question: str, answer: Callable[[RecordDict, Context], RecordDict]) -> None:

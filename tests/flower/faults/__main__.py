@@ -10,7 +10,7 @@ from itertools import chain
 
 from flwr.supercore.task_identity import TaskIdentity
 
-from tests.flower.faults import content, nodes, privacy, processes, servers
+from tests.flower.faults import content, deployed, nodes, privacy, processes, servers
 from tests.flower.faults.harness import Verdict
 
 
@@ -28,7 +28,12 @@ def main() -> int:
     unwanted = 0
     print("| fault | outcome | seen | seconds |\n|---|---|---|---|")
     for fault in chain(
-        content.faults(), nodes.faults(), servers.faults(), privacy.faults(), processes.faults(arguments.seed)
+        content.faults(),
+        nodes.faults(),
+        servers.faults(),
+        privacy.faults(),
+        deployed.faults(),
+        processes.faults(arguments.seed),
     ):
         if not any(part in fault.name for part in arguments.only):
             continue

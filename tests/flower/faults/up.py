@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import torch
 from flwr.app import Message
+from flwr.serverapp.strategy import Result
 from safetensors.torch import load_file
 
 from fedpals.flower import FedAvg
@@ -34,22 +35,32 @@ CLEAN_SECONDS = 20.0
 """Seconds within which nothing may be left."""
 HOLD_SECONDS = 10.0
 """How long clients of an app `holding` train in its last round: a signal that comes meanwhile cannot come too late."""
+PLAIN_CLIENT = "app = client_app(load)"
 SETTINGS: dict[str, Any] = {"clients": 3, "labels_per_client": 3, "model": "logistic", "method": "fedavg"}
+
+Change = Callable[[int, Message], Message]
+"""Changes a reply of the client with a number."""
 
 
 class Up:
     """The running command; a variable in the environment marks all that descends from it."""
 
     def __init__(
-        self, *arguments: str, ignore_interrupts: bool = False, held_round: int | None = None, **settings: Any
+        self,
+        *arguments: str,
+        app: Path = APP,
+        ignore_interrupts: bool = False,
+        held_round: int | None = None,
+        **settings: Any,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
         self.log = self.folder / "log"
         self.out = self.folder / "model.safetensors"
         self._mark = f"TMPDIR={self.folder}".encode()
-        app = APP if held_round is None else holding(self.folder / "app", held_round)
-        config = [f"{key}={json.dumps(value)}" for key, value in {**settings, "out": str(self.out)}.items()]
+        self.app = app if held_round is None else holding(self.folder / "app", held_round)
+        keys = {**settings, "out": str(self.out)}
+        self.config = " ".join(f"{key}={json.dumps(value)}" for key, value in keys.items())
         # Under nohup, or in the background of a shell, signals that these tests send are ignored from the start.
         wanted = dict.fromkeys((signal.SIGINT, signal.SIGHUP, signal.SIGQUIT), signal.SIG_DFL)
         if ignore_interrupts:
@@ -57,7 +68,7 @@ class Up:
         before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedpals", "flower", "up", str(app), *arguments, "-c", " ".join(config)],
+                [sys.executable, "-m", "fedpals", "flower", "up", str(self.app), *arguments, "-c", self.config],
                 env={**os.environ, "TMPDIR": str(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -130,12 +141,16 @@ class Up:
         outcome = judge(code)
         return Outcome(outcome.verdict, f"{outcome.evidence}; nothing left after {time.monotonic() - begin:.1f} s")
 
-    def judge_run(self, code: int) -> Outcome:
-        """Say whether a run gave the right model, or ended with a sentence."""
+    def trained(self) -> list[set[int]]:
+        """Clients that were trained in each round, as the log says."""
+        return [set(map(int, re.findall(r"client (\d+) \(node", line))) for line in _lines(self.text(), "trained")]
+
+    def judge_run(self, code: int, model: Callable[[list[set[int]]], torch.Tensor] | None = None) -> Outcome:
+        """Say whether a run gave the right model, that of ``model`` for `trained` clients, or ended with a sentence."""
         text = self.text()
         if code == 0:
-            trained = [set(map(int, re.findall(r"client (\d+) \(node", line))) for line in _lines(text, "trained")]
-            if not torch.equal(_vector(self.out), expected(trained)):
+            trained = self.trained()
+            if not torch.equal(vector(self.out), (model or expected)(trained)):
                 return Outcome(Verdict.SILENT, "another model than the log says")
             reasons = _lines(text, r"client \d+ \(node \d+\): ")
             return Outcome(Verdict.OK, "; ".join([f"trained {trained}", *reasons]))
@@ -147,11 +162,18 @@ class Up:
 
 def holding(folder: Path, number: int) -> Path:
     """Copy the example app; in round ``number`` its clients leave a sign that they train, and take long."""
+    return changed(folder, client=_HOLD.format(number=number, seconds=HOLD_SECONDS))
+
+
+def changed(folder: Path, *, client: str = PLAIN_CLIENT, server: str = "") -> Path:
+    """Copy the example app; ``client`` replaces the line that makes the client app, ``server`` adds to the strategy."""
     shutil.copytree(APP, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    script = folder / "fedpals_app" / "client_app.py"
-    text, plain = script.read_text(encoding="utf-8"), "app = client_app(load)"
-    assert plain in text
-    script.write_text(text.replace(plain, _HOLD.format(number=number, seconds=HOLD_SECONDS)), encoding="utf-8")
+    options = "**run.method.options,"
+    for name, plain, new in (("client_app", PLAIN_CLIENT, client), ("server_app", options, f"{options} {server}")):
+        script = folder / "fedpals_app" / f"{name}.py"
+        text = script.read_text(encoding="utf-8")
+        assert text.count(plain) == 1
+        script.write_text(text.replace(plain, new), encoding="utf-8")
     return folder
 
 
@@ -176,26 +198,46 @@ def _lines(text: str, pattern: str) -> list[str]:
     return [m[0] for m in re.finditer(rf"round \d+: {pattern}.*", text)]
 
 
-def _vector(path: Path) -> torch.Tensor:
+def vector(path: Path) -> torch.Tensor:
+    """Return the arrays of a file as the simulator's vector."""
     worker = Worker(Run.of(task="digits", **SETTINGS))
     worker.model.network.load_state_dict(load_file(path))
     return worker.model.vector.clone()
 
 
-def expected(trained: list[set[int]]) -> torch.Tensor:
-    """Return the model of a run in which exactly these clients were trained in each round."""
+def expected(trained: list[set[int]], change: Change | None = None, **settings: Any) -> torch.Tensor:
+    """Return the model of a run in which exactly these clients were trained in each round.
+
+    ``change`` changes the replies of a client, by its number; ``settings`` are the strategy's.
+    """
+    return model_of(replayed(trained, change, **settings))
+
+
+def model_of(result: Result) -> torch.Tensor:
+    """Return the model of a run of the example app as the simulator's vector."""
+    assert result.arrays is not None
+    return flat(result.arrays, Worker(Run.of(task="digits", **SETTINGS)))
+
+
+def replayed(trained: list[set[int]], change: Change | None = None, **settings: Any) -> Result:
+    """Return the result of a run inside this process in which exactly these clients are trained in each round."""
     worker = Worker(Run.of(task="digits", **SETTINGS))
     grid = grid_of(worker)
 
     def reply_of(number: int) -> Callable[[Message], Message | None]:
         rounds = iter(trained)
-        return lambda reply: reply if reply.metadata.message_type != "train" or number in next(rounds) else None
+
+        def answer(reply: Message) -> Message | None:
+            if reply.metadata.message_type == "train" and number not in next(rounds):
+                return None
+            return reply if change is None else change(number, reply)
+
+        return answer
 
     for number in range(len(worker.federation.clients)):
         grid.spoil[grid.node(number)] = reply_of(number)
-    strategy = FedAvg(worker.federation.target, fraction_evaluate=0.0, wait=60.0)
-    result = strategy.start(grid, initial(worker), num_rounds=len(trained))
-    return flat(result.arrays, worker)
+    strategy = FedAvg(worker.federation.target, fraction_evaluate=0.0, wait=60.0, **settings)
+    return strategy.start(grid, initial(worker), num_rounds=len(trained))
 
 
 def how(code: int) -> str:

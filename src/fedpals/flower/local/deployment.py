@@ -150,9 +150,12 @@ class Deployment:
             time.sleep(_POLL_SECONDS)
 
     def status(self) -> str:
-        """Return the status of the newest run, such as ``finished:completed``."""
+        """Return the status of the first run, such as ``finished:completed``.
+
+        Others may submit runs to the same SuperLink, which lists the newest first.
+        """
         runs = self._listing(["flwr", "list", "here"], "runs")
-        return str(runs[0]["status"]) if runs else "never started"
+        return str(runs[-1]["status"]) if runs else "never started"
 
     def online(self) -> int:
         """Return the number of connected SuperNodes."""
