@@ -17,14 +17,14 @@ from nvflare.fuel.utils import fobs
 from fedpals.engine.trainee import Trainee
 from fedpals.nvflare.client import Answers
 from fedpals.nvflare.controller import read_reply
-from fedpals.nvflare.rounds import Rounds, Settings
+from fedpals.nvflare.rounds import Answer, Enough, Exchange, Rounds, Settings
 from fedpals.simulation.worker import Worker
 
 numpy_decomposers.register()
 
 SMALL: dict[str, Any] = {"task": "digits", "labels_per_client": 3, "clients": 6, "model": "logistic", "rounds": 3}
 
-Spoil = Callable[[FLModel], FLModel | str]
+Spoil = Callable[[FLModel], Answer]
 """Changes an answer, or gives the reason why there is none."""
 
 
@@ -44,11 +44,13 @@ class FakeExchange:
     def sites(self) -> Sequence[str]:
         return [name for name in self.answers if name not in self.offline]
 
-    def ask(self, task: str, requests: Mapping[str, FLModel]) -> dict[str, FLModel | str]:
+    def ask(self, task: str, requests: Mapping[str, FLModel], enough: Enough | None = None) -> dict[str, Answer]:
+        del enough
         # The last site answers first, as may happen.
-        return {name: self._ask(task, name, requests[name]) for name in reversed(list(requests))}
+        return {name: self.reply(task, name, requests[name]) for name in reversed(list(requests))}
 
-    def _ask(self, task: str, name: str, request: FLModel) -> FLModel | str:
+    def reply(self, task: str, name: str, request: FLModel) -> Answer:
+        """What a site answers to a task."""
         content = fobs.dumps(FLModelUtils.to_shareable(request))
         self.sent.append((task, name, content))
         message = FLModelUtils.from_shareable(fobs.loads(content))
@@ -70,7 +72,7 @@ def site(number: int) -> str:
     return f"site-{number + 1}"
 
 
-def started(worker: Worker, exchange: FakeExchange | None = None, min_clients: int = 1, **settings: Any) -> Rounds:
+def started(worker: Worker, exchange: Exchange | None = None, min_clients: int = 1, **settings: Any) -> Rounds:
     """Rounds of a worker's run, from the parameters that the simulator starts from."""
     run, initial = worker.run, Worker(worker.run).model.network.state_dict()
     exchange = exchange or FakeExchange(worker)

@@ -37,9 +37,9 @@ def test_a_message_holds_arrays_and_the_round_and_nothing_else() -> None:
     asked: list[tuple[str, object, object, dict[str, object]]] = []
 
     class Watching(FakeExchange):
-        def _ask(self, task: str, name: str, request: FLModel) -> FLModel | str:
+        def reply(self, task: str, name: str, request: FLModel) -> FLModel | str:
             asked.append((task, request.params, request.current_round, request.meta))
-            return super()._ask(task, name, request)
+            return super().reply(task, name, request)
 
     started(worker, Watching(worker)).advance()
     for task, params, number, meta in asked:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from nvflare.recipe.sim_env import SimEnv
 
@@ -16,6 +12,7 @@ from fedpals.simulation.run import Run
 from fedpals.simulation.simulator import simulate
 from fedpals.simulation.state import SimulationState
 from fedpals.simulation.worker import Worker
+from tests.nvflare.processes import running
 
 KEYS = {
     "task": "digits", "labels_per_client": "3", "clients": "4", "model": "logistic", "rounds": "3",
@@ -23,27 +20,6 @@ KEYS = {
 }  # fmt: skip
 
 
-def running(folder: Path) -> list[int]:
-    """Processes that a command with this folder started."""
-    pids = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes()
-        except OSError:  # it has ended meanwhile
-            continue
-        if str(folder).encode() in command:
-            pids.append(int(path.parent.name))
-    return [pid for pid in pids if pid != os.getpid()]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    for pid in running(tmp_path):
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_three_rounds_in_processes_have_the_simulators_bits(folder: Path) -> None:
     run = Run.of(KEYS)
     worker = Worker(run)

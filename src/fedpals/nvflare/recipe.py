@@ -56,6 +56,9 @@ class FedPALSRecipe(Recipe):  # type: ignore[misc]  # FLARE is not typed
         Share of the sites that are drawn in a round, and the seed of the draw.
     train_timeout, counts_timeout
         Seconds after which a site that has not answered is left out, until it answers.
+    patience
+        Seconds without news after which sites that have not sent their label counts are left out, until they do, as
+        long as the others are ``min_clients``; longer where answers take longer.
     max_samples
         Largest number of samples that a site can count for.
     server_momentum
@@ -85,6 +88,7 @@ class FedPALSRecipe(Recipe):  # type: ignore[misc]  # FLARE is not typed
         seed: int = 0,
         train_timeout: int = 3600,
         counts_timeout: int = 600,
+        patience: float = 30.0,
         max_samples: int | None = None,
         server_momentum: float | None = None,
         averaging: float | None = None,
@@ -113,6 +117,7 @@ class FedPALSRecipe(Recipe):  # type: ignore[misc]  # FLARE is not typed
             seed=seed,
             train_timeout=train_timeout,
             counts_timeout=counts_timeout,
+            patience=patience,
             max_samples=max_samples,
             server_momentum=server_momentum,
             averaging=averaging,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from nvflare.app_common.abstract.fl_model import FLModel
@@ -25,6 +25,12 @@ from fedpals.labels import Vector
 from fedpals.methods import Method
 from fedpals.nvflare import messages
 
+Answer: TypeAlias = FLModel | str
+"""What a site has answered, or why there is none."""
+
+Enough = Callable[[Mapping[str, Answer]], bool]
+"""Says whether answers suffice to go on without the others."""
+
 
 class TooFewSitesError(FedpalsError, TimeoutError):
     """Not enough sites have sent usable label counts."""
@@ -37,8 +43,11 @@ class Exchange(Protocol):
         """Return the names of the sites that can be reached."""
         ...
 
-    def ask(self, task: str, requests: Mapping[str, FLModel]) -> dict[str, FLModel | str]:
-        """Send every site its message; return its answer, or why there is none."""
+    def ask(self, task: str, requests: Mapping[str, FLModel], enough: Enough | None = None) -> dict[str, Answer]:
+        """Send every site its message; return its answer, or why there is none.
+
+        Once the answers are ``enough``, the other sites are waited for only as long as there is news.
+        """
         ...
 
 
@@ -73,6 +82,8 @@ class Rounds:
         self.state = ServerState(0, self.layout.flatten(initial))
         self.roster: Roster[str] = Roster(None if target is None else target.size, settings.max_samples)
         self.server: Server | None = None
+        self._silent: dict[str, str] = {}
+        """Reasons for which sites that were asked last have not sent their label counts, by site."""
 
     @property
     def arrays(self) -> dict[str, Values]:
@@ -105,10 +116,9 @@ class Rounds:
         self._ask_for_counts()
         ready, needed = self.roster.present.size, self.settings.min_clients
         if ready < needed:
-            refused = "; ".join(f"{site}: {reason}" for site, reason in self.roster.refused.items())
             raise TooFewSitesError(
                 f"round {self.state.round + 1}: {ready} of the {needed} sites needed (min_clients={needed}) have sent "
-                f"label counts{f' ({refused})' if refused else ''}; let all scripts call "
+                f"label counts{self._missing()}; look at the logs of the others, let all scripts call "
                 "fedpals.nvflare.send_label_counts, or lower min_clients"
             )
         counts = self.roster.counts
@@ -129,19 +139,41 @@ class Rounds:
             self.server.admit(counts, self.roster.present)
         return self.server
 
+    def _missing(self) -> str:
+        """Return the sites that are not ready, with reasons, in parentheses."""
+        present = set(self.roster.present.tolist())
+        gone = {
+            self.name(row): "lost, or silent since" for row in range(len(self.roster.members)) if row not in present
+        }
+        reasons = gone | self._silent | self.roster.refused
+        return f" ({'; '.join(f'{site}: {reason}' for site, reason in sorted(reasons.items()))})" if reasons else ""
+
     def _ask_for_counts(self) -> None:
         asked = self.roster.connected(self.exchange.sites())
         introductions: dict[str, Introduction] = {}
-        for site, answer in self.exchange.ask(messages.LABEL_COUNTS, dict.fromkeys(asked, messages.question())).items():
-            if isinstance(answer, str):
-                self.log.warning("%s sends no label counts: %s; it will be asked again", site, answer)
-                continue
-            try:
-                introductions[site] = messages.read_label_counts(answer)
-            except Refused as refusal:
-                self.roster.refuse(site, str(refusal))
-        self.roster.hear(introductions)
+        read: set[str] = set()
+
+        def hear(answers: Mapping[str, Answer]) -> bool:
+            """Read new answers; return whether enough sites are ready."""
+            new: dict[str, Introduction] = {}
+            for site in answers.keys() - read:
+                answer = answers[site]
+                try:
+                    if not isinstance(answer, str):
+                        new[site] = messages.read_label_counts(answer)
+                except Refused as refusal:
+                    self.roster.refuse(site, str(refusal))
+            read.update(answers)
+            self.roster.hear(new)
+            introductions.update(new)
+            return self.roster.present.size >= self.settings.min_clients
+
+        answers = self.exchange.ask(messages.LABEL_COUNTS, dict.fromkeys(asked, messages.question()), hear)
+        hear(answers)
         self.roster.settle()
+        self._silent = {site: answer for site, answer in answers.items() if isinstance(answer, str)}
+        for site, reason in self._silent.items():
+            self.log.warning("%s sends no label counts: %s; it will be asked again", site, reason)
         for site in (site for site in asked if site in self.roster.refused):
             self.log.warning("%s is refused: %s", site, self.roster.refused[site])
         for claim in self.roster.claims(introductions, self.name) if introductions else ():
@@ -160,7 +192,7 @@ class Rounds:
         answers = self.exchange.ask(messages.TRAIN, jobs)
         return [self._read(row, answers[self.name(row)]) for row in rows]
 
-    def _read(self, row: int, answer: FLModel | str) -> Update | str:
+    def _read(self, row: int, answer: Answer) -> Update | str:
         """Return the update in an answer, or why there is none."""
         if isinstance(answer, str):
             return answer
