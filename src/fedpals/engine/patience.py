@@ -16,6 +16,10 @@ class Patience:
         self._last_news = time.monotonic()
         self._longest_pause = 0.0
 
+    def renew(self) -> None:
+        """Begin anew, as when somebody else is asked."""
+        self._last_news = time.monotonic()
+
     def hear(self) -> None:
         """Note that somebody has answered."""
         now = time.monotonic()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 
+from fedpals.engine.patience import Patience
 from fedpals.engine.refusal import Refused
 from fedpals.engine.roster import Introduction
 from fedpals.errors import FedpalsError, InputError
@@ -23,8 +24,6 @@ _log = logging.getLogger("flwr")
 _POLL_SECONDS = 1.0
 """Most seconds between two checks of which nodes are connected; the first are shorter."""
 _FIRST_POLL_SECONDS = 0.05
-_SLOWNESS = 3.0
-"""How many times longer than the longest so far a pause between two answers may be."""
 
 
 class TooFewNodesError(FedpalsError, TimeoutError):
@@ -36,11 +35,9 @@ class _Wait:
     """One wait for nodes: what has happened in it so far."""
 
     session: Session
+    patience: Patience
+    """Which begins anew when a node is asked for the first time."""
     began: float = field(default_factory=time.monotonic)
-    last_news: float = field(default_factory=time.monotonic)
-    """When a node was asked for the first time, or answered."""
-    longest_pause: float = 0.0
-    """Most seconds that passed until somebody answered."""
     lacking: set[int] = field(default_factory=set)
     """Nodes whose app does not answer the question."""
     retry: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -57,7 +54,7 @@ class _Wait:
         ]
         grid.send(questions, life)
         if due & unheard - grid.silent - self.retry.keys():
-            self.last_news = now
+            self.patience.renew()
 
     def hear(self) -> None:
         """Read the answers that have arrived."""
@@ -67,9 +64,7 @@ class _Wait:
             node = reply.metadata.src_node_id
             if reply.metadata.message_type != messages.LABELCOUNTS:
                 continue  # late work, which brings its node back
-            now = time.monotonic()
-            self.longest_pause = max(self.longest_pause, now - self.last_news)
-            self.last_news = now
+            self.patience.hear()
             try:
                 if reply.has_error():
                     self._hear_error(node, reply.error.reason)
@@ -106,10 +101,6 @@ class _Wait:
                 f"{messages.LABELCOUNTS}; {messages.COUNTS_REMEDY}"
             )
 
-    def is_quiet(self, now: float, patience: float) -> bool:
-        """Return whether nothing has been heard for so long that nothing is to be expected."""
-        return now - self.last_news >= max(patience, _SLOWNESS * self.longest_pause)
-
     @property
     def unanswered(self) -> set[int]:
         """Nodes that are worth waiting for: they were asked, and are not known to be silent."""
@@ -122,7 +113,7 @@ def wait_for_nodes(session: Session, stage: str, needed: int, wait: float, patie
 
     The other connected nodes are waited for until there was no news for ``patience`` seconds.
     """
-    grid, roster, state = session.grid, session.roster, _Wait(session)
+    grid, roster, state = session.grid, session.roster, _Wait(session, Patience(patience))
     life = wait if session.timeout is None else min(wait, session.timeout)
     pause, last_log = _FIRST_POLL_SECONDS, (-1, -1)
     while True:
@@ -131,7 +122,7 @@ def wait_for_nodes(session: Session, stage: str, needed: int, wait: float, patie
         state.ask(nodes, life)
         state.hear()
         ready, now = roster.present.size, time.monotonic()
-        if ready >= needed and (not state.unanswered or state.is_quiet(now, patience)):
+        if ready >= needed and (not state.unanswered or state.patience.is_over):
             for node in sorted(state.unanswered):
                 _log.warning("%s: node %d has not sent its label counts; the others go on without it", stage, node)
             grid.give_up(state.unanswered)
