@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedpals.weights.cap import capped_fedavg
 from fedpals.weights.certificate import certify_dual, certify_primal
 from fedpals.weights.dual import Newton
 from fedpals.weights.problem import Problem
+from tests.weights.families import Member, near_the_hull, near_the_limit, random_targets, wide_sizes
 from tests.weights.problems import CLIENT_KINDS, TARGET_KINDS, Drawn, draw
 
 COUNTS = np.array([[80, 20, 0], [10, 60, 30], [5, 5, 40], [1, 1, 8]])
@@ -259,6 +261,26 @@ def test_lambda_zero_is_the_projection_of_largest_ess(block: int) -> None:
         near = problem.solve(lam=1e-10 * problem.n.sum())
         assert near.ess >= weights.ess * (1 - 1e-6)
         assert near.squared_distance >= weights.squared_distance - 1e-12
+
+
+@pytest.mark.parametrize("family", [random_targets, wide_sizes, near_the_hull, near_the_limit])
+def test_federations_that_were_hard_once_are_solved_with_a_cap_too(family: Callable[[int], Member]) -> None:
+    for seed in range(10):
+        member = family(seed)
+        free = fedpals.solve(member.counts, member.target, lam=0)
+        n, largest = np.asarray(member.counts.sum(axis=1), dtype=np.float64), float(free.alpha.max())
+        held, S = n > 0, member.counts / np.maximum(n, 1)[:, None]
+        for cap in (largest, max(1 / held.sum(), 0.6 * largest)):
+            weights = fedpals.solve(member.counts, member.target, lam=0, max_weight=cap)
+            assert 0 <= weights.alpha.min() <= weights.alpha.max() <= cap
+            assert weights.alpha.sum() == pytest.approx(1, abs=1e-12)
+            r = member.target - weights.alpha @ S
+            prices = np.sort(S[held] @ r)[::-1]
+            furthest = np.clip(1 - cap * np.arange(prices.size), 0, cap) @ prices
+            assert furthest <= weights.alpha @ (S @ r) + 1e-12
+            if cap == largest:
+                off = weights.certificate.error + free.certificate.error
+                assert np.abs(weights.alpha - free.alpha).sum() <= off + 1e-9
 
 
 def test_where_all_that_have_weight_have_the_cap_nobodys_is_free() -> None:
