@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 import pytest
-import quadprog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -22,81 +18,10 @@ from fedpals.weights.cap import capped_fedavg
 from fedpals.weights.certificate import certify_dual, certify_primal
 from fedpals.weights.dual import Newton
 from fedpals.weights.problem import Problem
-from tests.weights.families import Member, near_the_hull, near_the_limit, random_targets, wide_sizes
-from tests.weights.problems import CLIENT_KINDS, TARGET_KINDS, Drawn, draw
+from tests.weights.capped import Array, Capped, capped, check_feasible
 
 COUNTS = np.array([[80, 20, 0], [10, 60, 30], [5, 5, 40], [1, 1, 8]])
 TARGET = [0.2, 0.3, 0.5]
-
-Array = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Capped:
-    """A problem with a cap between the smallest possible and sixteen times that."""
-
-    drawn: Drawn
-    cap: float
-
-    @property
-    def n(self) -> Array:
-        return np.asarray(self.drawn.counts.sum(axis=1), dtype=np.float64)
-
-    @property
-    def S(self) -> Array:  # noqa: N802 -- a matrix
-        return np.asarray(self.drawn.counts / np.maximum(self.n, 1)[:, None])
-
-    def solve(self, **choice: float) -> fedpals.Weights:
-        return fedpals.solve(self.drawn.counts, self.drawn.target, max_weight=self.cap, **choice)
-
-    def objective(self, alpha: Array) -> float:
-        held = self.n > 0
-        return float(
-            np.square(self.drawn.target - alpha @ self.S).sum()
-            + self.drawn.lam * (np.square(alpha[held]) / self.n[held]).sum()
-        )
-
-    def reference(self) -> Array:
-        """Return the optimum by quadprog's dual active-set method, in the well-scaled unknowns α/√w."""
-        held = self.n > 0
-        root = np.sqrt(self.n[held] / self.n.sum())
-        if self.cap * root.size < 1 + 1e-12:  # impossible for quadprog, by rounding
-            return np.where(held, self.cap, 0.0)
-        S, eye = self.S[held] * root[:, None], np.eye(root.size)
-        scale = 1 + self.drawn.mu
-        x = quadprog.solve_qp(
-            (S @ S.T + self.drawn.mu * eye) / scale,
-            S @ self.drawn.target / scale,
-            np.vstack([root, eye, -eye]).T,
-            np.concatenate([[1.0], np.zeros(root.size), -self.cap / root]),
-            1,
-        )[0]
-        found = np.zeros(held.size)
-        found[held] = np.clip(root * x, 0.0, self.cap)
-        return found
-
-
-def capped(seed: int, *, most_clients: int = 60, log_mu: tuple[float, float] = (-5, 4)) -> Capped:
-    rng = np.random.default_rng(seed)
-    drawn = draw(
-        seed,
-        str(rng.choice(CLIENT_KINDS)),
-        str(rng.choice(TARGET_KINDS)),
-        most_clients=most_clients,
-        most_labels=12,
-        largest=10 ** rng.uniform(1, 5),
-        log_mu=rng.uniform(*log_mu),
-    )
-    least = 1.0 / np.count_nonzero(drawn.counts.sum(axis=1))
-    factor = 1.0 if rng.random() < 0.1 else 10 ** rng.uniform(0, 1.2)
-    return Capped(drawn, min(1.0, least * factor))
-
-
-def check_feasible(weights: fedpals.Weights, problem: Capped) -> None:
-    assert weights.alpha.min() >= 0
-    assert weights.alpha.max() <= problem.cap
-    assert weights.alpha.sum() == pytest.approx(1, abs=1e-12)
-    assert not weights.alpha[problem.n == 0].any()
 
 
 @pytest.mark.parametrize("block", range(20))
@@ -244,89 +169,6 @@ def test_weights_that_do_not_sum_to_one_prove_nothing() -> None:
     assert certify_primal(model, np.array([0.4, 0.4, 0.1, 0.0]), 1.0).gap == math.inf
 
 
-@pytest.mark.parametrize("block", range(5))
-def test_lambda_zero_is_the_projection_of_largest_ess(block: int) -> None:
-    for seed in range(40 * block, 40 * (block + 1)):
-        problem = capped(seed)
-        weights = problem.solve(lam=0)
-        check_feasible(weights, problem)
-        assert weights.squared_distance == pytest.approx(weights.projection_squared_distance, abs=1e-13)
-        # No mix below the cap is further in the direction r: it gives the cap to the highest prices.
-        held = problem.n > 0
-        r = problem.drawn.target - weights.alpha @ problem.S
-        prices = np.sort(problem.S[held] @ r)[::-1]
-        furthest = np.clip(1 - problem.cap * np.arange(prices.size), 0, problem.cap) @ prices
-        assert furthest <= weights.alpha @ (problem.S @ r) + 1e-12
-        # A λ near 0 matches less, and costs fewer samples.
-        near = problem.solve(lam=1e-10 * problem.n.sum())
-        assert near.ess >= weights.ess * (1 - 1e-6)
-        assert near.squared_distance >= weights.squared_distance - 1e-12
-
-
-@pytest.mark.parametrize("family", [random_targets, wide_sizes, near_the_hull, near_the_limit])
-def test_federations_that_were_hard_once_are_solved_with_a_cap_too(family: Callable[[int], Member]) -> None:
-    for seed in range(10):
-        member = family(seed)
-        free = fedpals.solve(member.counts, member.target, lam=0)
-        n, largest = np.asarray(member.counts.sum(axis=1), dtype=np.float64), float(free.alpha.max())
-        held, S = n > 0, member.counts / np.maximum(n, 1)[:, None]
-        for cap in (largest, max(1 / held.sum(), 0.6 * largest)):
-            weights = fedpals.solve(member.counts, member.target, lam=0, max_weight=cap)
-            assert 0 <= weights.alpha.min() <= weights.alpha.max() <= cap
-            assert weights.alpha.sum() == pytest.approx(1, abs=1e-12)
-            r = member.target - weights.alpha @ S
-            prices = np.sort(S[held] @ r)[::-1]
-            furthest = np.clip(1 - cap * np.arange(prices.size), 0, cap) @ prices
-            assert furthest <= weights.alpha @ (S @ r) + 1e-12
-            if cap == largest:
-                off = weights.certificate.error + free.certificate.error
-                assert np.abs(weights.alpha - free.alpha).sum() <= off + 1e-9
-
-
-def test_where_all_that_have_weight_have_the_cap_nobodys_is_free() -> None:
-    weights = fedpals.solve([[0, 40], [0, 30], [30, 30], [20, 20]], [0.5, 0.5], lam=0, max_weight=0.5)
-    assert weights.alpha.tolist() == [0, 0, 0.5, 0.5]
-    assert weights.covered
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 10**6), st.integers(2, 5), st.integers(2, 6))
-def test_clients_that_match_only_together_with_the_cap_each(seed: int, k: int, labels: int) -> None:
-    """T is the mean of k clients' mixes, and 1/k the cap."""
-    rng = np.random.default_rng(seed)
-    counts = rng.integers(0, 40, (k + 3, labels))
-    counts[:, 0] += 1
-    marginals = counts / counts.sum(axis=1, keepdims=True)
-    weights = fedpals.solve(counts, marginals[:k].mean(axis=0), lam=0, max_weight=1 / k)
-    assert weights.covered
-    assert weights.squared_distance < 1e-25
-    assert weights.alpha.max() <= 1 / k
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_at_lambda_zero_no_other_weights_with_the_same_mix_have_a_larger_ess(seed: int) -> None:
-    problem = capped(seed)
-    weights = problem.solve(lam=0)
-    held = problem.n > 0
-    S, n, N = problem.S[held], problem.n[held], problem.n.sum()
-    basis, lengths, _ = np.linalg.svd(S.T, full_matrices=False)
-    independent = basis[:, lengths > 1e-10].T
-    eye = np.eye(n.size)
-    try:
-        alpha = quadprog.solve_qp(
-            np.diag(N / n),
-            np.zeros(n.size),
-            np.vstack([independent @ S.T, eye, -eye]).T,
-            np.concatenate(
-                [independent @ weights.marginal, np.full(n.size, -1e-15), np.full(n.size, -problem.cap - 1e-15)]
-            ),
-            len(independent),
-        )[0]
-    except ValueError:  # it finds the only possible weights impossible, by rounding
-        return
-    assert weights.ess == pytest.approx(1 / (np.square(alpha) / n).sum() / N, rel=1e-5)
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.02, 1))
 def test_the_asked_for_ess_is_met_or_clamped(seed: int, ess: float) -> None:
@@ -415,16 +257,6 @@ def test_water_filling_by_hand() -> None:
     """Two clients at 0.3, and 0.4 left for the others, who have 0.3: a third more than their shares."""
     assert capped_fedavg(np.array([0.4, 0.1, 0.3, 0.0, 0.2]), 0.3) == pytest.approx([0.3, 0.4 / 3, 0.3, 0, 0.8 / 3])
     assert capped_fedavg(np.array([0.4, 0.6]), 0.6).tolist() == [0.4, 0.6]
-
-
-def test_a_target_out_of_reach_of_the_cap_is_proven_so() -> None:
-    """One client has the target's label; with at most 0.3 of the weight, 0.7 of the mix is another label."""
-    weights = fedpals.solve([[10, 0], [0, 10], [0, 20], [0, 30]], [1, 0], lam=0, max_weight=0.3)
-    assert fedpals.solve([[10, 0], [0, 10], [0, 20], [0, 30]], [1, 0], lam=0).covered
-    assert not weights.covered
-    assert weights.projection_squared_distance == pytest.approx(2 * 0.7**2)
-    # Among the others the ESS is largest in proportion to sizes, but for the cap.
-    assert weights.alpha == pytest.approx([0.3, 0.7 / 3 * 0.4 / 0.7, 0.8 / 3, 0.3])
 
 
 def test_many_clients_start_from_a_sketch() -> None:
