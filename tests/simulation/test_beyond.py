@@ -221,6 +221,44 @@ def test_the_recommended_layer_is_the_geometric_mean_of_the_networks_own_and_the
     check_saved_model(record, "recommended", "model-recommended")
 
 
+def spoiled(run: Run, rounds: int) -> Simulation:
+    """Return a run whose model knows nothing any more after ``rounds``."""
+    simulation = Simulation(worker := Worker(run), SerialPool(worker))
+    for _ in range(rounds):
+        simulation.advance()
+    simulation.state.vector = torch.zeros_like(simulation.state.vector)
+    simulation.state.round += 1
+    return simulation
+
+
+def test_a_model_that_training_has_spoiled_is_not_recommended() -> None:
+    run = Run.of(
+        **{**SMALL, "rounds": 9, "batch_size": 8, "held_out": 0.3, "model": "mlp", "seed": 2}, method="fedpals"
+    )
+    worker = Worker(run)
+    good = Simulation(worker, SerialPool(worker))
+    for _ in range(6):
+        good.advance()
+    best = good.state.best[Evaluation.CALIBRATED_BY_ESTIMATE]
+    found = spoiled(run, 6).last_model()
+    assert found.recommended is not None and best.vector is not None
+    assert found.recommended.round == best.round
+    torch.testing.assert_close(found.recommended.vector, best.vector, rtol=0, atol=0)
+    good.state.vector, good.state.round = best.vector, best.round  # as if training had ended there
+    expected = good.last_model().recommended
+    assert expected is not None
+    assert expected.worth == found.recommended.worth == found.selected[Evaluation.RECOMMENDED]
+    assert found.selected[Evaluation.RECOMMENDED].score > found.selected[Evaluation.GAUSSIAN_BY_ESTIMATE].score + 0.2
+
+
+def test_no_earlier_model_takes_the_place_of_one_that_samples_cannot_judge() -> None:
+    missing = Run.of(**{**SMALL, "labels_per_client": 2, "held_out": 0.25}, method="fedavg")
+    simulation = spoiled(missing, 3)
+    recommended = simulation.last_model().recommended
+    assert recommended is not None
+    assert recommended.round == simulation.state.round
+
+
 def test_a_label_that_nobody_has_is_left_to_the_gaussian_head(tmp_path: Path) -> None:
     record = simulate(Run.of(**{**SMALL, "labels_per_client": 2, "held_out": 0.25}, method="fedavg"), tmp_path)
     counts, target = (np.array(view_of(record)[key]) for key in ("counts", "target"))

@@ -51,7 +51,8 @@ class SelectedBy(StrEnum):
 class Evaluation(StrEnum):
     """A correction and how its round was selected, named as in records.
 
-    The Gaussian head, the recommended layer and the heads of other authors are those of the last round.
+    The Gaussian head, the recommended layer and the heads of other authors are those of the last round; the
+    recommended layer that of an earlier one, if clients' samples find that one clearly better.
     """
 
     RAW = "raw"

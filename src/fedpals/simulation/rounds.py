@@ -6,9 +6,10 @@ workers, and after an interruption.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy
@@ -35,14 +36,25 @@ from fedpals.simulation.worker import Job, Worker
 
 
 @dataclass(frozen=True, eq=False)
+class Recommended:
+    """The model to use where clients hold samples out."""
+
+    round: int
+    vector: Tensor
+    """Parameters of that round's model."""
+    use: Head | Calibration
+    """The last layer in place of its own, or the calibration where it can have none."""
+    worth: SelectedRound
+
+
+@dataclass(frozen=True, eq=False)
 class LastModel:
-    """What follows from the last model without any selection of rounds."""
+    """What follows from the last model."""
 
     gaussian: Head | None = None
-    recommended: Head | Calibration | None = None
-    """What to use it with, where clients hold samples out."""
-    selected: Mapping[Evaluation, SelectedRound] | None = None
-    """What it is worth with each of them."""
+    recommended: Recommended | None = None
+    selected: Mapping[Evaluation, SelectedRound] = field(default_factory=dict)
+    """What it is worth with each last layer."""
 
 
 class Simulation:
@@ -200,34 +212,62 @@ class Simulation:
         return [Tally.of(*parts) for parts in zip(np.split(y, ends), np.split(logits, ends), strict=True)]
 
     def last_model(self) -> LastModel:
-        """Return what the last model is worth with a Gaussian head, where it can have one, and as it is best used."""
+        """Return what the last model is worth with a Gaussian head, where it can have one, and the model to use."""
         if self.run.protection.private:  # sums of features carry no noise
             return LastModel()
-        vector, evaluator = self.state.model, self.evaluator
-        gaussian = self._gaussian_head()
-        features: Mapping[Part, Vector] = {} if gaussian is None else evaluator.features(vector)
+        number, vector = self.state.round, self.state.model
+        gaussian = self._gaussian_head(vector, number)
         selected: dict[Evaluation, SelectedRound] = {}
         if gaussian is not None:
+            features = self.evaluator.features(vector)
             selected |= self._worth(Correction.GAUSSIAN, {part: gaussian(seen) for part, seen in features.items()})
             selected |= self._rival_heads(features)
-        if Part.CLIENTS not in evaluator.samples:
+        if Part.CLIENTS not in self.evaluator.samples:
             return LastModel(gaussian, None, selected)
+        recommended = self._recommended(vector, number, gaussian)
+        if (earlier := self._clearly_better_than(recommended.worth)) is not None and earlier.vector is not None:
+            gaussian_then = self._gaussian_head(earlier.vector, earlier.round)
+            recommended = self._recommended(earlier.vector, earlier.round, gaussian_then)
+        selected[Evaluation.RECOMMENDED] = recommended.worth
+        return LastModel(gaussian, recommended, selected)
+
+    def _recommended(self, vector: Tensor, number: int, gaussian: Head | None) -> Recommended:
+        """Return the recommended use of a round's model, whose Gaussian head is ``gaussian``."""
+        evaluator, server = self.evaluator, self.server
         if gaussian is None:
             outputs: Outputs = evaluator.logits(vector)
-            corrections = evaluator.corrections(outputs, self.server.target, self.server.prior_shift)
+            corrections = evaluator.corrections(outputs, server.target, server.prior_shift)
             use: Head | Calibration = corrections[Correction.CALIBRATED]
         else:
+            outputs = evaluator.features(vector)
             own = Head.of(*self.worker.model.last_parameters())
-            held_out = HeldOutFeatures(features[Part.CLIENTS], evaluator.truth(Part.CLIENTS))
-            outputs, use = features, recommended_layer(own, gaussian, [held_out], self.server)
-        selected |= self._worth(Correction.RECOMMENDED, {part: use(values) for part, values in outputs.items()})
-        return LastModel(gaussian, use, selected)
+            held_out = HeldOutFeatures(outputs[Part.CLIENTS], evaluator.truth(Part.CLIENTS))
+            use = recommended_layer(own, gaussian, [held_out], server)
+        scores = evaluator.scores({part: use(values) for part, values in outputs.items()}, server.target)
+        score = scores.by(SelectedBy.ESTIMATE)
+        assert score is not None  # clients hold samples out
+        return Recommended(number, vector, use, SelectedRound(number, score, scores.test, scores.clients))
 
-    def _gaussian_head(self) -> Head | None:
-        """Return the head for what the participants of the last round say about the samples that they train with."""
-        self.worker.model.load(self.state.model)
+    def _clearly_better_than(self, last: SelectedRound) -> BestRound | None:
+        """Return the round that clients' samples find better than the last by over two standard errors, if any.
+
+        Training can spoil a model that was good, with a learning rate that is too high for instance. Nothing is
+        clear about labels of the target that nobody held out, nor where T itself was another one in that round.
+        """
+        best = self.state.best.get(Evaluation.CALIBRATED_BY_ESTIMATE)
+        if best is None or best.scores.clients is None or last.clients is None or self.state.target is not None:
+            return None
+        recalls, errors = last.clients.per_label, (best.scores.clients.standard_error, last.clients.standard_error)
+        if any(recalls[label] is None for label in np.flatnonzero(self.server.target)) or None in errors:
+            return None
+        margin = 2.0 * math.hypot(*(error for error in errors if error is not None))
+        return best if best.score > last.score + margin else None
+
+    def _gaussian_head(self, vector: Tensor, number: int) -> Head | None:
+        """Return a round's head for what its participants say about the samples that they train with."""
+        self.worker.model.load(vector)
         try:
-            return gaussian_layer([c.feature_sums(self.worker.model) for c in self._last_participants()], self.server)
+            return gaussian_layer([c.feature_sums(self.worker.model) for c in self._participants(number)], self.server)
         except InputError:  # no features, or infinite ones, or nobody has a label of the target
             return None
 
@@ -235,23 +275,19 @@ class Simulation:
         """Return what the last model is worth with the last layers of other authors that the run asks for."""
         worth: dict[Evaluation, SelectedRound] = {}
         for head in self.run.knowledge.rival_heads:
-            clients = list(self._last_participants())
+            clients = list(self._participants(self.state.round))
             layer = rival_layer(head, clients, self.worker.model, self.server, seed=self.run.seed)
             worth |= self._worth(head, {part: layer(seen) for part, seen in features.items()})
         return worth
 
-    def _last_participants(self) -> Iterator[Client]:
-        """Yield the participants of the last round."""
-        return (self.worker.client(i) for i in self.server.participants(self.state.round, self._able).tolist())
+    def _participants(self, number: int) -> Iterator[Client]:
+        """Yield the participants of a round."""
+        return (self.worker.client(i) for i in self.server.participants(number, self._able).tolist())
 
     def _worth(self, correction: Correction, logits: Outputs) -> dict[Evaluation, SelectedRound]:
         """Return what the last round is worth by validation data, and by the clients' estimate where there is one."""
         scores = self.evaluator.scores(logits, self.server.target)
         number, worth = self.state.round, {}
-        if correction is Correction.RECOMMENDED:  # which exists only where clients hold samples out
-            score = scores.by(SelectedBy.ESTIMATE)
-            assert score is not None
-            return {Evaluation.RECOMMENDED: SelectedRound(number, score, scores.test, scores.clients)}
         for rule in (SelectedBy.VALIDATION, SelectedBy.ESTIMATE):
             if (score := scores.by(rule)) is not None:
                 worth[Evaluation.of(correction, rule)] = SelectedRound(number, score, scores.test, scores.clients)

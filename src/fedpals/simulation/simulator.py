@@ -105,7 +105,7 @@ def _finish(record: Record, simulation: Simulation, *, diverged: bool) -> None:
     record.write_result(
         Result(
             rounds=state.round,
-            selected={**best, **(last.selected or {})},
+            selected={**best, **last.selected},
             projection_distance=coverage.squared_distance,
             covered=coverage.covered,
             clients=len(federation.clients),
@@ -139,9 +139,10 @@ def _save_models(record: Record, simulation: Simulation, last: LastModel) -> Non
         )
         TargetModel(with_last_layer(model, vector, use), facts, use, dataset.scaling).save(record.model(correction))
 
-    for correction, use in ((Correction.GAUSSIAN, last.gaussian), (Correction.RECOMMENDED, last.recommended)):
-        if use is not None:
-            save(correction, state.model, use, state.round)
+    if last.gaussian is not None:
+        save(Correction.GAUSSIAN, state.model, last.gaussian, state.round)
+    if (best_use := last.recommended) is not None:
+        save(Correction.RECOMMENDED, best_use.vector, best_use.use, best_use.round)
     for evaluation, best in state.best.items():
         if best.vector is None or best.correction is None:
             continue
