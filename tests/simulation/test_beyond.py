@@ -241,7 +241,8 @@ def test_a_model_that_training_has_spoiled_is_not_recommended() -> None:
         good.advance()
     best = good.state.best[Evaluation.CALIBRATED_BY_ESTIMATE]
     found = spoiled(run, 6).last_model()
-    assert found.recommended is not None and best.vector is not None
+    assert found.recommended is not None
+    assert best.vector is not None
     assert found.recommended.round == best.round
     torch.testing.assert_close(found.recommended.vector, best.vector, rtol=0, atol=0)
     good.state.vector, good.state.round = best.vector, best.round  # as if training had ended there

@@ -52,7 +52,7 @@ class Evaluation(StrEnum):
     """A correction and how its round was selected, named as in records.
 
     The Gaussian head, the recommended layer and the heads of other authors are those of the last round; the
-    recommended layer that of an earlier one, if clients' samples find that one clearly better.
+    recommended layer that of an earlier one, if training has spoiled the last.
     """
 
     RAW = "raw"

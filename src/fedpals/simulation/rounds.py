@@ -34,6 +34,10 @@ from fedpals.simulation.server_view import counts_and_target
 from fedpals.simulation.state import BestRound, SimulationState
 from fedpals.simulation.worker import Job, Worker
 
+_SPOILED = 0.1
+"""Fall of the estimated accuracy from which a model counts as spoiled. Less is not clear, whatever the standard errors:
+the best of many rounds is found too good, and where all of few samples are right, the standard error is 0."""
+
 
 @dataclass(frozen=True, eq=False)
 class Recommended:
@@ -225,7 +229,7 @@ class Simulation:
         if Part.CLIENTS not in self.evaluator.samples:
             return LastModel(gaussian, None, selected)
         recommended = self._recommended(vector, number, gaussian)
-        if (earlier := self._clearly_better_than(recommended.worth)) is not None and earlier.vector is not None:
+        if (earlier := self._before_spoiled(recommended.worth)) is not None and earlier.vector is not None:
             gaussian_then = self._gaussian_head(earlier.vector, earlier.round)
             recommended = self._recommended(earlier.vector, earlier.round, gaussian_then)
         selected[Evaluation.RECOMMENDED] = recommended.worth
@@ -248,11 +252,11 @@ class Simulation:
         assert score is not None  # clients hold samples out
         return Recommended(number, vector, use, SelectedRound(number, score, scores.test, scores.clients))
 
-    def _clearly_better_than(self, last: SelectedRound) -> BestRound | None:
-        """Return the round that clients' samples find better than the last by over two standard errors, if any.
+    def _before_spoiled(self, last: SelectedRound) -> BestRound | None:
+        """Return the best round, if training has spoiled the model since then; with too high a rate, for instance.
 
-        Training can spoil a model that was good, with a learning rate that is too high for instance. Nothing is
-        clear about labels of the target that nobody held out, nor where T itself was another one in that round.
+        It counts as spoiled if the clients' estimate has fallen by more than `_SPOILED` and two standard errors. No
+        estimate is one for labels of the target that nobody held out, nor where T was another one in that round.
         """
         best = self.state.best.get(Evaluation.CALIBRATED_BY_ESTIMATE)
         if best is None or best.scores.clients is None or last.clients is None or self.state.target is not None:
@@ -260,7 +264,7 @@ class Simulation:
         recalls, errors = last.clients.per_label, (best.scores.clients.standard_error, last.clients.standard_error)
         if any(recalls[label] is None for label in np.flatnonzero(self.server.target)) or None in errors:
             return None
-        margin = 2.0 * math.hypot(*(error for error in errors if error is not None))
+        margin = max(_SPOILED, 2.0 * math.hypot(*(error for error in errors if error is not None)))
         return best if best.score > last.score + margin else None
 
     def _gaussian_head(self, vector: Tensor, number: int) -> Head | None:

@@ -228,7 +228,7 @@ class Newton:
     def _direction(self, point: Point, mu: float) -> Vector:
         """Return the Newton step, or one that frees clients where all are at 0 or at the cap and G is 0."""
         p = self.problem
-        if not self.met_cap or (p.w * p.is_free(point.v)).any():
+        if not self.met_cap or p.w @ p.is_free(point.v) > 0:
             return self.solve_linear(self.gram(point.v, mu), mu, -point.F)
         total = float(point.F.sum())
         reach = -point.v[point.v <= 0] if total < 0 else p.above_cap(point.v)

@@ -78,7 +78,19 @@ class Problem:
         """The weights of largest ESS, those at λ = ∞: w, or `capped_fedavg`."""
         return self.w if self.cap is None else capped_fedavg(self.w, self.cap)
 
-    @property
+    @cached_property
+    def least_uneven(self) -> tuple[Vector, npt.NDArray[np.intp], Vector]:
+        """x', the weights of a sample at λ = ∞; the clients that have the cap there; and by how much their x' is less.
+
+        Without the cap they would have what a sample at the others has, t.
+        """
+        x = self.per_sample(self.fedavg)
+        at_cap = np.zeros(x.shape, dtype=np.bool_) if self.cap is None else self.fedavg >= self.cap
+        t = float(x[~at_cap].max(initial=0.0))
+        rows = np.flatnonzero(at_cap) if t else np.zeros(0, dtype=np.intp)
+        return x, rows, t - x[rows]
+
+    @cached_property
     def highest_ess(self) -> float:
         """ESS at λ = ∞: 1, or less with a cap below the largest client's share of the samples."""
         return 1.0 if self.cap is None else self.ess(self.fedavg)

@@ -46,11 +46,11 @@ def excess(problem: Problem, point: Point) -> float:
     p, x = problem, problem.clip(point.v)
     if p.cap is None:
         return float(p.w @ np.square(x - 1.0))
-    least = p.per_sample(p.fedavg)
-    capped = p.fedavg >= p.cap
-    t = float(least[~capped].max(initial=0.0))
-    shortfall = float((t - least[capped]) @ (p.cap - p.w[capped] * x[capped])) if t else 0.0
-    return float(p.w @ np.square(x - least)) + 2.0 * shortfall
+    least, capped, missing = p.least_uneven
+    excess = float(p.w @ np.square(x - least))
+    if capped.size:
+        excess += 2.0 * float(missing @ (p.cap - p.w[capped] * x[capped]))
+    return excess
 
 
 def initial_mu(problem: Problem, ess: float) -> float:
