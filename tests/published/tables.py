@@ -200,8 +200,7 @@ def correction(name: str) -> Table:
 def limit(name: str) -> Table:
     """Pooled training with the prior correction, the limit without target samples, and what others lack of it."""
     finished = stored(name)
-    names = [column.name for column in finished.methods]
-    pooled = method(finished, "Pooled, same recipe" if "Pooled, same recipe" in names else "Pooled")
+    recipe = next((column.name for column in finished.methods if column.name.startswith("Recommended")), "FedPALS")
     ways: dict[str, tuple[str, Evaluation]] = {
         "FedAvg +prior": ("FedAvg", PRIOR),
         "FedPALS +prior": ("FedPALS", PRIOR),
@@ -211,11 +210,12 @@ def limit(name: str) -> Table:
         "Gaussian head": ("FedAvg", Evaluation.GAUSSIAN),
         "CCVR": ("FedAvg", Evaluation.CCVR),
         "Oracle": ("Oracle", RAW),
-        "*no target sample:* Pooled +prior": (pooled.name, Evaluation.PRIOR_BY_ESTIMATE),
-        "*and* recommended": (next((n for n in names if n.startswith("Recommended")), "FedPALS"), RECOMMENDED),
+        "*no target sample:* Pooled +prior": ("Pooled", Evaluation.PRIOR_BY_ESTIMATE),
+        "*no target sample:* recommended": (recipe, RECOMMENDED),
     }
-    lines = [["row", "Pooled +prior", *ways, "*where clients have every label:* recommended"]]
+    lines = [["row", "Pooled +prior", *ways, "*and where clients have every label:* recommended"]]
     for row in finished.rows:
+        pooled = _limit(finished, row)
         best = finished.scores(row, pooled, PRIOR)
         lacking = {seed for seed, summary in finished.by_seed(row).items() if lacks_label(summary)}
         scores = [finished.scores(row, method(finished, name), evaluation) for name, evaluation in ways.values()]
@@ -223,14 +223,25 @@ def limit(name: str) -> Table:
         pairs = [Paired.of(own, best) for own in scores]
         texts = ["" if pair is None else pair.text() for pair in pairs]
         lines.append([row.name, mean_text(finished.spread(row, pooled, PRIOR)), *texts])
-    return lines
+    return _filled(lines)
+
+
+def _limit(finished: FinishedExperiment, row: Row) -> Column:
+    """Return the pooled training that everybody is compared with: with the recommended recipe where it was trained."""
+    columns = {column.name: column for column in finished.methods}
+    recipe = columns.get("Pooled, same recipe")
+    return recipe if recipe is not None and finished.scores(row, recipe, PRIOR) else columns["Pooled"]
+
+
+def _filled(lines: Table) -> Table:
+    """Leave out columns that are empty but for the header."""
+    filled = [i for i, _ in enumerate(lines[0]) if any(line[i] for line in lines[1:])]
+    return [[line[i] for i in filled] for line in lines]
 
 
 def heads(name: str) -> Table:
     """What can be done with FedAvg's last layer without a target sample: points above or below Pooled +prior."""
     finished = stored(name)
-    names = [column.name for column in finished.methods]
-    pooled = method(finished, "Pooled, same recipe" if "Pooled, same recipe" in names else "Pooled")
     fedavg = method(finished, "FedAvg")
     ways = {
         "+prior": Evaluation.PRIOR_BY_ESTIMATE,
@@ -244,10 +255,10 @@ def heads(name: str) -> Table:
     }
     lines = [["row", *ways]]
     for row in finished.rows:
-        best = finished.scores(row, pooled, PRIOR)
+        best = finished.scores(row, _limit(finished, row), PRIOR)
         pairs = [Paired.of(finished.scores(row, fedavg, evaluation), best) for evaluation in ways.values()]
         lines.append([row.name, *("" if pair is None else pair.text() for pair in pairs)])
-    return lines
+    return _filled(lines)
 
 
 def auto(_: str) -> Table:
