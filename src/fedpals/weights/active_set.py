@@ -25,7 +25,7 @@ from fedpals.weights.quadratic import QuadraticProgram
 
 _MIN_MU = 1e-6
 _MAX_STEPS = 30
-"""Changes of the active set after which steps without a line search are taken to cycle."""
+"""Changes of the active set after which steps without a line search are given up, if they have not cycled before."""
 _PROGRAM_CLIENTS = 500
 """Number of clients up to which, where steps cycle at a cap, a quadratic program is faster than the dual."""
 
@@ -38,7 +38,7 @@ class ActiveSet:
         self._newton = Newton(problem)
         self._root = np.sqrt(problem.w)
         self._active = np.ones(problem.w.size, dtype=np.bool_)
-        self._fixed = np.zeros_like(problem.w)
+        self._at_cap = np.zeros(problem.w.size, dtype=np.bool_)
         self._factor: tuple[Vector, npt.NDArray[np.intp], Vector] | None = None
 
     @cached_property
@@ -73,22 +73,28 @@ class ActiveSet:
 
     def _find(self, mu: float) -> tuple[Vector, Vector, float] | None:
         """Return v, α and κ at the optimum; None if the active set does not settle."""
-        found, cap = self._settle(mu, self._active, self._fixed), self.problem.cap
+        found, cap = self._settle(mu, self._active, self._at_cap), self.problem.cap
         if found is None and cap is not None and self._root.size <= _PROGRAM_CLIENTS:
             alpha = self._program.solve(mu)
-            found = self._settle(mu, (alpha > 0) & (alpha < cap), np.where(alpha < cap, 0.0, cap))
+            found = self._settle(mu, (alpha > 0) & (alpha < cap), alpha >= cap)
         return found
 
-    def _settle(self, mu: float, active: npt.NDArray[np.bool_], fixed: Vector) -> tuple[Vector, Vector, float] | None:
-        """Return the same, by steps from the clients between 0 and the cap and the weights of those at the cap."""
+    def _settle(
+        self, mu: float, active: npt.NDArray[np.bool_], at_cap: npt.NDArray[np.bool_]
+    ) -> tuple[Vector, Vector, float] | None:
+        """Return the same, by steps from the clients between 0 and the cap and those at the cap."""
         from scipy.linalg import lapack  # slow to load: only where it is used
 
         p, b = self.problem, self._scores_of_T
-        for _ in range(_MAX_STEPS):
+        visited: set[bytes] = set()
+        state = active.tobytes() + at_cap.tobytes()
+        while len(visited) < _MAX_STEPS and state not in visited:
+            visited.add(state)
             rows = np.flatnonzero(active)
             root, w = self._root[rows], p.w[rows]
             if p.cap is not None and not w.any():  # all are at 0 or at the cap, which leaves κ open
                 return None
+            fixed = np.zeros_like(p.w) if p.cap is None else np.where(at_cap, p.cap, 0.0)
             H = self._scaled_Q[rows[:, None], rows]
             H.flat[:: rows.size + 1] += mu
             rhs = np.empty((rows.size, 2), order="F")
@@ -99,15 +105,14 @@ class ActiveSet:
                 return None
             kappa = (1.0 - float(fixed.sum()) - float(w.sum()) - float(root @ x[:, 0])) / float(root @ x[:, 1])
             eta = x[:, 0] + kappa * x[:, 1]
-            alpha = fixed.copy()
+            alpha = fixed
             alpha[rows] = w + root * eta
             v = (b - self._Q @ alpha + (kappa + mu)) / mu
             v[rows] = 1.0 + np.divide(eta, root, out=np.zeros_like(eta), where=root > 0)
-            previous, active = (active, fixed), p.is_free(v)
-            if p.cap is not None and (p.exceeds_cap(v) or fixed.any()):
-                fixed = np.where(active, 0.0, p.w * p.clip(v))
-            if (active == previous[0]).all() and (fixed is previous[1] or (fixed == previous[1]).all()):
-                self._active, self._fixed, self._factor = active, fixed, (factor, rows, x[:, 1])
+            active, at_cap, previous = p.is_free(v), p.is_at_cap(v), state
+            state = active.tobytes() + at_cap.tobytes()
+            if state == previous:
+                self._active, self._at_cap, self._factor = active, at_cap, (factor, rows, x[:, 1])
                 return v, alpha, kappa
         return None
 

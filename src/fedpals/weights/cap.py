@@ -31,19 +31,22 @@ def capped_fedavg(w: Vector, cap: float) -> Vector:
     """Return the weights of largest ESS with a cap, argmin Σ α_i²/w_i over the simplex with α_i ≤ cap.
 
     They are α_i = min(t·w_i, cap): what the largest clients may not have is shared by the others in proportion to
-    their sizes. With the k largest at the cap, t = (1 − k·cap)/(sum of the other w); k is the smallest for which no
-    other client exceeds the cap.
+    their sizes. Their sum is concave in t and linear between the t at which a client comes to the cap, so Newton's
+    method finds t from below in a few steps.
     """
+    if w.max() <= cap:
+        return w
     clients = int(np.count_nonzero(w))
     if leaves_one_choice(cap, clients):
         return np.where(w > 0, cap, 0.0)
-    order = np.argsort(-w, kind="stable")[:clients]
-    falling = w[order]
-    others = np.cumsum(falling[::-1])[::-1]  # others[k]: sum of all but the k largest
-    t = (1.0 - cap * np.arange(order.size)) / others
-    enough = np.flatnonzero(t * falling <= cap)
-    k = int(enough[0])
-    alpha = np.zeros_like(w)
-    alpha[order[:k]] = cap
-    alpha[order[k:]] = np.minimum(t[k] * falling[k:], cap)
+    at_cap = w > cap
+    while True:
+        number = int(np.count_nonzero(at_cap))
+        t = (1.0 - cap * number) / float(w[~at_cap].sum())
+        exceeding = t * w > cap
+        if not number < np.count_nonzero(exceeding) < clients:
+            break
+        at_cap = exceeding
+    alpha = np.minimum(t * w, cap)
+    alpha[at_cap] = cap
     return alpha

@@ -63,9 +63,11 @@ class Point:
         """Return α and Sᵀα, scaled to Σα = 1; with a cap only the free clients' weights are scaled."""
         alpha, cap = problem.clip(self.v), problem.cap
         alpha *= problem.w
-        if cap is None:
+        if cap is None or not problem.exceeds_cap(self.v):
             total = float(alpha.sum())
             alpha /= total
+            if cap is not None:
+                np.minimum(alpha, cap, out=alpha)  # above it by rounding only
             return alpha, self.marginal / total
         free = problem.is_free(self.v)
         at_cap = ~free & (alpha > 0)

@@ -93,7 +93,7 @@ class Problem:
     @cached_property
     def highest_ess(self) -> float:
         """ESS at λ = ∞: 1, or less with a cap below the largest client's share of the samples."""
-        return 1.0 if self.cap is None else self.ess(self.fedavg)
+        return 1.0 if self.fedavg is self.w else self.ess(self.fedavg)
 
     @property
     def has_contiguous_rows(self) -> bool:
@@ -130,9 +130,13 @@ class Problem:
             free &= v < self._most
         return free
 
+    def is_at_cap(self, v: Vector) -> npt.NDArray[np.bool_]:
+        """Return which clients have the cap for scores v."""
+        return np.zeros(v.shape, dtype=np.bool_) if self.cap is None else v >= self._most
+
     def exceeds_cap(self, v: Vector) -> bool:
         """Return whether scores v give any client the cap or more."""
-        return self.cap is not None and bool((v >= self._most).any())
+        return self.cap is not None and bool(self.is_at_cap(v).any())
 
     def mix_at_cap(self, v: Vector) -> Vector:
         """Return the part of Sᵀα that clients at the cap contribute."""

@@ -54,11 +54,15 @@ def excess(problem: Problem, point: Point) -> float:
 
 
 def initial_mu(problem: Problem, ess: float) -> float:
-    """Return the μ with ESS ``ess`` if no weight were clipped at 0; 0 if T is the pooled marginal."""
+    """Return the μ with ESS ``ess`` if no other weight came to 0 or the cap; 0 if T is the pooled marginal."""
     p = problem
-    scores = p.scores(p.T - p.mix(p.w))
-    spread = math.sqrt(float(p.w @ np.square(scores - p.w @ scores)))
-    return spread / math.sqrt(1.0 / ess - 1.0)
+    w, total = p.w, 1.0
+    if p.cap is not None and p.fedavg is not p.w:  # near λ = ∞ only the clients below the cap can move
+        w = p.w * (p.fedavg < p.cap)
+        total = float(w.sum()) or 1.0
+    scores = p.scores(p.T - p.mix(p.fedavg))
+    spread = math.sqrt(float(w @ np.square(scores - w @ scores / total)))
+    return spread / math.sqrt(1.0 / ess - 1.0 / p.highest_ess)
 
 
 def _solve(newton: Newton | ActiveSet, mu: float, start: Vector | None) -> Point:
