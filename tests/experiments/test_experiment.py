@@ -280,7 +280,12 @@ def test_table1_has_the_methods_of_the_paper_and_its_rivals_with_the_papers_seed
     experiment = read_experiment("table1", DEFINITIONS)
     planned = reported_runs(experiment, "desk", choose_points(experiment, {}))
     assert len(experiment.row) == 6
-    only_from_scratch = {"Recommended, from scratch", "Pooled, same recipe", "Pooled, large batches", "Oracle, same recipe"}
+    only_from_scratch = {
+        "Recommended, from scratch",
+        "Pooled, same recipe",
+        "Pooled, large batches",
+        "Oracle, same recipe",
+    }
     for row in experiment.row:
         # The paper has FedProx+FedPALS on PACS alone; the binary FedRS is there where it differs most.
         absent = only_from_scratch if row.name == "PACS" else {"FedProx+FedPALS"}
