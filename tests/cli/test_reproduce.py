@@ -84,6 +84,16 @@ def test_a_budget_in_hours_stops_and_the_status_says_what_is_left(tmp_path: Path
         assert "--hours" in refused(*OURS, "--hours", hours, cwd=tmp_path)
 
 
+def test_without_a_scale_that_of_the_results_goes_on(tmp_path: Path) -> None:
+    definition(tmp_path, TINY)
+    facts = tmp_path / "results" / "tiny" / "provenance.json"
+    for options in (("--scale", "paper"), ()):
+        process = run(*OURS, *options, "--hours", "0", cwd=tmp_path)
+        assert process.returncode == 0, process.stdout + process.stderr
+        assert json.loads(facts.read_text())["command"] == "fedpals reproduce tiny --scale paper"
+    assert run(*OURS, "--status", cwd=tmp_path).stdout.splitlines()[1].split()[:2] == ["tiny", "paper"]
+
+
 def test_single_cells_are_computed_and_verified(tmp_path: Path) -> None:
     definition(tmp_path, TINY)
     cell = ("--row", "C = 2", "--method", "FedPALS", "--seed", "0", "--workers", "1")

@@ -42,7 +42,13 @@ def reproduce(
     verify: Annotated[
         bool, typer.Option("--verify", help="Train what is stored again, compare, and store nothing.")
     ] = False,
-    scale: Annotated[str, typer.Option(help="desk, for a small machine, or paper, as in the paper.")] = "desk",
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="desk, for a small machine, or paper, as in the paper.",
+            show_default="that of the stored results, else the experiment's first",
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
     hours: Annotated[
         float | None, typer.Option(min=0, help="Stop after so many hours; the same command continues.")
@@ -77,6 +83,7 @@ def reproduce(
 
     selection = Selection(tuple(row or ()), tuple(method or ()), tuple(seed or ()))
     experiment, stored = read_experiment(name, folder), Results(results / name)
+    scale = scale or stored.scale_of(experiment)
     experiment.at(scale)
     # What is stored may be of an earlier definition, whose names its tables have.
     selection.check(stored.experiment if verify and stored.runs() else experiment)
@@ -195,7 +202,7 @@ def _status(folder: Path, name: str | None, results: Path, out: Path) -> Table:
         table.add_column(column, justify="right")
     for one in [name] if name else [path.stem for path in definitions(folder)]:
         experiment, stored = read_experiment(one, folder), Results(results / one)
-        scale = str(stored.provenance.get("scale", next(iter(experiment.scale))))
+        scale = stored.scale_of(experiment)
         both = status(experiment, scale, stored, out)
         for phase, counted in (("tuning", both.tuning), ("reported", both.reported)):
             if counted.planned:

@@ -226,6 +226,10 @@ class Results:
         except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{path}: damaged ({error}); delete it, and fedpals reproduce writes it again") from None
 
+    def scale_of(self, experiment: Experiment) -> str:
+        """Return the scale of what stands here, or the experiment's first."""
+        return str(self.provenance.get("scale", next(iter(experiment.scale))))
+
     def runs(self) -> list[Summary]:
         """Return the reported runs."""
         return self.read("runs.jsonl")

@@ -158,12 +158,12 @@ class _BelowCap(NamedTuple):
     @classmethod
     def of(cls, alpha: Vector, x: Vector, cap: float) -> _BelowCap:
         below = alpha * (alpha < cap)
-        return cls(below, float(np.add.reduce(below)), float(below @ x))
+        return cls(below, float(np.add.reduce(below)), float(below.dot(x)))
 
     def offset(self, alpha: Vector, x: Vector, v: Vector) -> float:
         """Return the c with x = v + c on average over these clients; without any, the least for those at the cap."""
         if self.share > 0:
-            return (self.q - float(self.alpha @ v)) / self.share
+            return (self.q - float(self.alpha.dot(v))) / self.share
         return float((x - v)[alpha > 0].max())
 
 
@@ -183,7 +183,7 @@ def _mismatch(
         return math.inf
     else:
         beyond = v - clipped  # negative below 0, positive above the cap
-        outside = float((p.cap * (beyond > 0) - alpha) @ beyond)
+        outside = float((p.cap * (beyond > 0) - alpha).dot(beyond))
         # What the sum lacks of 1 is made up for by the clients below the cap, which may have little weight themselves.
         below = below or _BelowCap.of(alpha, x, p.cap)
         if below.share > 0:
