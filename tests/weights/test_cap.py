@@ -184,6 +184,19 @@ def test_the_asked_for_ess_is_met_or_clamped(seed: int, ess: float) -> None:
         assert weights.ess == pytest.approx(ess, rel=1e-3 if near_zero else 1e-7)
 
 
+@pytest.mark.parametrize("block", range(4))
+def test_an_ess_just_below_the_highest_is_no_exception(block: int) -> None:
+    for seed in range(100 * block, 100 * (block + 1)):
+        problem = capped(seed)
+        fedavg = problem.solve(lam=math.inf)
+        ess = fedavg.ess
+        for step in range(1, 4):
+            ess = math.nextafter(ess, 0.0)
+            weights = problem.solve(ess=ess)
+            check_feasible(weights, problem)
+            assert weights.ess == pytest.approx(ess, rel=1e-12), (seed, step)
+
+
 def test_the_grid_lies_between_the_limits_of_the_cap() -> None:
     lowest, highest = (fedpals.solve(COUNTS, TARGET, lam=lam, max_weight=0.35).ess for lam in (0, math.inf))
     grid = fedpals.ess_grid(COUNTS, TARGET, 3, max_weight=0.35)

@@ -14,11 +14,12 @@ from fedpals.labels import LabelCounts, Vector
 from fedpals.weights.cap import check_cap, leaves_one_choice
 from fedpals.weights.capped_projection import project_below_cap
 from fedpals.weights.certificate import FALLBACK_GAP, Certificate, certify_primal
-from fedpals.weights.instance import MAX_MU, MIN_MU, QP_CLIENTS, Instance, Weights
+from fedpals.weights.instance import MAX_MU, MIN_MU, QP_CLIENTS, Instance, Start, Weights
 from fedpals.weights.limit import covering_limit, limit, limit_below_cap
 from fedpals.weights.problem import Problem
 from fedpals.weights.projection import Projection
 from fedpals.weights.threads import one_blas_thread
+from fedpals.weights.tradeoff import ROUNDING
 
 _FEW_CLIENTS = 48
 """Number of clients up to which steps in their space are faster than on the dual, even with fewer labels."""
@@ -59,6 +60,11 @@ class CappedInstance(Instance):
         if self.problem.w.size <= QP_CLIENTS:
             return self.from_program(mu, self.program.solve(mu))
         return self.from_dual(mu, self.solver.solve(mu))
+
+    def at_ess(self, ess: float, start: Start | None = None) -> tuple[Weights, Start | None]:
+        """Return the weights with ESS ``ess``; the highest that the cap allows is known up to rounding."""
+        highest = self.problem.highest_ess
+        return super().at_ess(max(ess, highest) if ess >= highest * (1.0 - ROUNDING) else ess, start)
 
     @cached_property
     def _covering_limit(self) -> tuple[Vector, Certificate] | None:

@@ -29,7 +29,7 @@ _ROUNDING_TOLERANCE = 1e-11
 """Error of α, from rounding in the dual, that the search allows."""
 _ESS_TOLERANCE = 1e-3
 """Largest relative error of the ESS that is returned; near λ = 0 the ESS is not more accurate than this."""
-_ROUNDING = 1e-14
+ROUNDING = 1e-14
 """Relative difference of two ESS that is rounding."""
 _MAX_SOLVES = 100
 _NEAR_ZERO_MU = 1e-5
@@ -97,7 +97,7 @@ def mu_for_ess(
     reachable = False
     for _ in range(_MAX_SOLVES):
         if mu < _NEAR_ZERO_MU and not reachable:
-            if ess <= limit_ess() * (1.0 + _ROUNDING):
+            if ess <= limit_ess() * (1.0 + ROUNDING):
                 return None
             reachable = True
         point = _solve(newton, mu, u if point is None else point.u)
