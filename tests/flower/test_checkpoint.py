@@ -19,7 +19,7 @@ from fedpals.errors import InputError
 from fedpals.flower import FedAvg
 from fedpals.flower.session import FlowerState
 from tests.flower.grids import Spoil
-from tests.flower.test_robustness import QUIET, TARGET, StoppedError, four, start
+from tests.flower.scene import QUIET, TARGET, StoppedError, four, start
 
 FLOATS = ArrayRecord({"weight": Array(np.zeros(4, np.float32))})
 

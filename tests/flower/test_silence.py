@@ -18,7 +18,7 @@ from fedpals.flower.patient_grid import PatientGrid
 from fedpals.simulation.run import Run
 from fedpals.simulation.worker import Worker
 from tests.flower.grids import SMALL, FakeGrid, flat, grid_of, initial
-from tests.flower.test_robustness import COUNTS, QUIET, TARGET, alpha_of, expected, fedpals, four, plain_app, start
+from tests.flower.scene import COUNTS, QUIET, TARGET, alpha_of, expected, fedpals, four, plain_app, start
 
 IMPATIENT: dict[str, Any] = {"patience": 0.1, "wait": 5.0}
 
