@@ -126,8 +126,9 @@ def _add_row1(
             for row in (upper, lower)
             for column in (kx, kx + 1)
         ]
-        w = [code.repeat(work, code.at(weights, (tap, kx), o)) for o in range(_TOGETHER)]
-        sums = [code.add_product(total, x[i % 4], w[i // 4]) for i, total in enumerate(sums)]
+        for o in range(_TOGETHER):
+            w = code.repeat(work, code.at(weights, (tap, kx), o))
+            sums = [*sums[: 4 * o], *(code.add_product(t, v, w) for t, v in zip(sums[4 * o : 4 * o + 4], x, strict=True)), *sums[4 * o + 4 :]]
     return sums
 
 
@@ -169,7 +170,7 @@ def _interleave(code: Code, work: Any, maps: Any, pixels: Any) -> None:
 
 @compiled
 def second_layer(work, indices, s, pixels, places, outputs):
-    """Compute ``outputs``, (16, pools), and the places of the pools' winners, (pools, 16)."""
+    """Compute ``outputs``, (16, pools), and ``places``, (pools, 16): places of the winners, with 16 lanes their numbers."""
     row = s.pitch * PIXEL
     for q in range(0, s.pools, POOLS):
         sums = _start2(work, s.vector + s.bias2)
@@ -211,8 +212,14 @@ def _pool2(
     code: Code, sums: list[Any], work: Any, pooled: Any, indices: Any, bases: Any, places: Any, row: Any
 ) -> None:
     for q in range(POOLS):
-        best, shift = _maximum(code, sums[4 * q : 4 * q + 4], row, row.type(PIXEL))
-        base = code.splat(code.number(indices, code.at(bases, q)), CHANNELS2)
-        place = code.where_positive(best, code.builder.add(base, shift), code.integer(-1, CHANNELS2))
-        code.store(indices, code.at(places, q * CHANNELS2), place)
+        if LANES == 16:
+            best, winner = _maximum(code, sums[4 * q : 4 * q + 4], row.type(2), row.type(1))
+            number = code.builder.sitofp(winner, best.type)
+            lost = code.constant(-1.0, CHANNELS2)
+            code.store(work, code.at(places, q * CHANNELS2), code.where_positive(best, number, lost))
+        else:
+            best, shift = _maximum(code, sums[4 * q : 4 * q + 4], row, row.type(PIXEL))
+            base = code.splat(code.number(indices, code.at(bases, q)), CHANNELS2)
+            place = code.where_positive(best, code.builder.add(base, shift), code.integer(-1, CHANNELS2))
+            code.store(indices, code.at(places, q * CHANNELS2), place)
         code.store(work, code.at(pooled, q * CHANNELS2), code.where_positive(best, best, code.constant(0.0, CHANNELS2)))

@@ -42,10 +42,6 @@ def list_winners(work, indices, s, first, count, o):
     return n
 
 
-def _add_to(code: Code, work: Any, index: Any, vector: Any) -> None:
-    code.store(work, index, code.builder.fadd(code.load(work, index, vector.type.count), vector))
-
-
 def _window_functions(first: int, last: int) -> tuple[Any, Any]:
     """Return functions for the pixels first to last, excluding it, of the 25 of a window.
 
@@ -64,7 +60,7 @@ def _window_functions(first: int, last: int) -> tuple[Any, Any]:
     @intrinsic()
     def add(code: Code, sums: list[Any], work: Any, kernel: Any) -> None:
         for i, total in zip(range(first, last), sums, strict=True):
-            _add_to(code, work, code.at(kernel, i * PIXEL), total)
+            code.add_to(work, code.at(kernel, i * PIXEL), total)
 
     @intrinsic(Block(last - first, PIXEL))
     def gather(code: Code, sums: list[Any], work: Any, gradient: Any, start: Any, row: Any) -> list[Any]:
@@ -125,7 +121,7 @@ def _no_bias(code: Code) -> list[Any]:
 
 @intrinsic()
 def _add_bias(code: Code, totals: list[Any], work: Any, bias_sums: Any) -> None:
-    _add_to(code, work, bias_sums, totals[0])
+    code.add_to(work, bias_sums, totals[0])
 
 
 @intrinsic(Block(1, PIXEL))
@@ -151,7 +147,7 @@ def _kernel_gradient(width: int) -> Any:
     @intrinsic()
     def add(code: Code, sums: list[Any], work: Any, kernel: Any, row: Any) -> None:
         for i, total in enumerate(sums):
-            _add_to(code, work, code.at(kernel, (row, i)), total)
+            code.add_to(work, code.at(kernel, (row, i)), total)
 
     @intrinsic(kind)
     def add_windows(

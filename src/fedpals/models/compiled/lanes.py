@@ -19,7 +19,7 @@ from numba import extending
 from numba.core import types
 from numba.np import numpy_support
 
-from fedpals.models.compiled.processor import LANES
+from fedpals.models.compiled.processor import COMPRESSES, LANES
 
 INT32 = ir.IntType(32)
 _FLOAT32, _INT64 = ir.FloatType(), ir.IntType(64)
@@ -103,12 +103,37 @@ class Code:
         """Return the given lanes of a and b; those of b are counted on from those of a."""
         return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(lanes)), lanes))
 
+    def integers(self, values: list[int]) -> Any:
+        """Return constants, one for each lane."""
+        return ir.Constant(ir.VectorType(INT32, len(values)), values)
+
+    def add_to(self, array: Any, index: Any, vector: Any) -> None:
+        """Add a vector to array[index : index + width]."""
+        self.store(array, index, self.builder.fadd(self.load(array, index, vector.type.count), vector))
+
+    def pack(self, array: Any, index: Any, vector: Any, wanted: Any) -> None:
+        """Store the wanted lanes of a vector one after the other, from array[index] on; what follows is overwritten."""
+        kind, name = vector.type, f"v{vector.type.count}{'f' if vector.type.element == _FLOAT32 else 'i'}32"
+        if COMPRESSES:
+            packed = self._call(f"llvm.x86.avx512.mask.compress.{name}", kind, [vector, vector, wanted])
+            self.store(array, index, packed)
+        else:
+            pointer = self.builder.gep(array, [index], inbounds=True)
+            self._call(f"llvm.masked.compressstore.{name}", ir.VoidType(), [vector, pointer, wanted])
+
+    def count(self, lanes: Any) -> Any:
+        """Return how many lanes of a condition hold, as an index."""
+        bits = self.builder.bitcast(lanes, ir.IntType(lanes.type.count))
+        return self.builder.zext(self.builder.ctpop(bits), _INT64)
+
+    def _call(self, name: str, returns: Any, arguments: list[Any]) -> Any:
+        kind = ir.FunctionType(returns, [argument.type for argument in arguments])
+        function = self.builder.module.globals.get(name) or ir.Function(self.builder.module, kind, name)
+        return self.builder.call(function, arguments)
+
     def add_product(self, total: Any, a: Any, b: Any) -> Any:
         """Return total + a·b, rounded once where the processor can."""
-        kind = ir.FunctionType(total.type, [total.type] * 3)
-        name = f"llvm.fmuladd.v{total.type.count}f32"
-        function = self.builder.module.globals.get(name) or ir.Function(self.builder.module, kind, name)
-        return self.builder.call(function, [a, b, total])
+        return self._call(f"llvm.fmuladd.v{total.type.count}f32", total.type, [a, b, total])
 
     def where_positive(self, condition: Any, yes: Any, no: Any) -> Any:
         """Return ``yes`` where the condition is above 0 or NaN, and ``no`` elsewhere, as ReLU has it."""

@@ -19,12 +19,15 @@ CHANNELS1, CHANNELS2, UNITS3, UNITS4 = 6, 16, 120, 84
 """Channels of the two convolutions, units of the two hidden dense layers."""
 PIXEL = 8
 """Numbers of a pixel between the convolutions: six channels, 1 and 0."""
-GROUP = 4
+GROUP = 6 if LANES == 16 else 4
 """Samples whose winners of the second layer are listed together, which makes their lists worth a loop."""
 POOLS = 4 if LANES == 16 else 1
 """Pools of the second layer whose sums are in registers together."""
 LINE = 16
 """Numbers of a cache line; all parts start at one."""
+PLACED_ROW = 6 * PIXEL
+PLACED = (CHANNELS2 * 6 + 1) * PLACED_ROW
+"""Numbers of a row, and of all rows, of the second layer's kernels as windows have them (`gradients_wide`)."""
 
 
 class Layout(NamedTuple):
@@ -57,6 +60,10 @@ class Layout(NamedTuple):
     """Places of a map of the first layer: rows are ``pitch`` apart, and vectors are whole."""
     sample: int
     """Numbers of a sample between the convolutions."""
+    list: int
+    """Places of the pools of the second layer, in whole vectors of 16."""
+    gradient_map: int
+    """Places of a map of pixels."""
     taps1: int
     """Numbers of one row of a kernel of the first layer, filled up to whole vectors; of 8, if it has only 5."""
     features_row: int
@@ -108,11 +115,23 @@ class Layout(NamedTuple):
     gradient3: int
     gradient4: int
     gradient5: int
+    winners2: int
+    """(samples, pools, 16): which of a pool's outputs won, 0 to 3, or −1 where ReLU gave 0; with 16 lanes."""
     # ... the backward pass of the convolutions
     winner_gradients: int
-    """Gradients that reach one channel of the second layer, of all samples of a group."""
+    """Gradients that reach one channel, of the second layer those of all samples of a group."""
     pixels_gradient: int
-    """With respect to the pixels of a group."""
+    """With respect to the pixels of a group; of a sample with 16 lanes."""
+    # ... with 16 lanes
+    odd_gradients: int
+    """Those of winner_gradients whose windows start at an odd pixel."""
+    channel_winners: int
+    """winners2 of a group, (samples, 16, list)."""
+    placed2: int
+    """The second layer's kernels as windows have them, see `gradients_wide.place_kernels`."""
+    map_gradients: int
+    """The gradient of a sample's pixels as maps, (6, gradient_map)."""
+    # ... with any
     sums1: int
     """(6, 5, taps1): the gradient of the first kernels so far."""
     sums2: int
@@ -127,12 +146,15 @@ class Layout(NamedTuple):
     # Places in the array of indices
     bases: int
     """Where the window of each pool of the second layer starts, in numbers of a sample."""
+    bases1: int
+    """Where the window of each place of a map of the first layer starts, in numbers of the padded image."""
     winner_places: int
-    """Where the windows of winner_gradients start, in numbers of a group."""
+    """Where the windows of winner_gradients start, in numbers of a group, an image, or placed2."""
+    odd_places: int
     shifts1: int
     """(samples, 6, map): from the first window of a pool to that of its winner, in numbers of the padded image."""
     places2: int
-    """(samples, pools, 16): where the winner's window starts, in numbers of a sample; −1 where ReLU gave 0."""
+    """(samples, pools, 16): where the winner's window starts, in numbers of a sample; −1 where ReLU gave 0; with 8 lanes."""
     indices: int
     """Length of the array."""
 
@@ -164,12 +186,12 @@ def layout(shape: tuple[int, int, int], classes: int, batch: int) -> Layout:
     height2, width2 = (height1 + 2 * padding - 4) // 2, (width1 + 2 * padding - 4) // 2
     pools = height2 * width2
     features = CHANNELS2 * pools
-    pitch = max(_up(padded_width, 2) // 2, width1 + 2 * padding)
+    pitch = _up(max(_up(padded_width, 2) // 2, width1 + 2 * padding), 2)  # a row starts at an even pixel
     plane = _up(padded_height, 2) // 2 * pitch + 8  # rows are written in vectors of 8, and so is the last
     map_ = _up((height1 - 1) * pitch + width1, LANES)
     padded_row = _up(padded_width * channels, LINE)
     taps1 = _up(5 * channels, min(LANES, 8 * channels))
-    sample = _up(((height1 + 2 * padding) * pitch + LANES) * PIXEL, LINE)
+    sample = _up(((height1 + 2 * padding) * pitch + LANES) * PIXEL, 8 * PIXEL)
     features_row, row3, row4, row5 = (_up(n, COLUMNS) for n in (features, UNITS3, UNITS4, classes))
 
     weights1, weights2 = CHANNELS1 * 25 * channels, CHANNELS2 * 25 * CHANNELS1
@@ -179,7 +201,9 @@ def layout(shape: tuple[int, int, int], classes: int, batch: int) -> Layout:
     ]  # fmt: skip
     names = ["bias1", "weights2", "bias2", "weights3", "bias3", "weights4", "bias4", "weights5", "bias5", "size"]
     parameters = {name: int(end) for name, end in zip(names, np.cumsum(lengths), strict=True)}
-    rows = _up(batch, ROWS)
+    rows, wide, pools16 = _up(batch, ROWS), LANES == 16, _up(pools, 16)
+    gradient_map = sample // PIXEL + LANES
+    longest = max(GROUP * pools, map_) + 32  # lists are written in vectors of 16
     numbers = {
         # The last row of a matrix is read up to whole tiles.
         "vector": parameters["size"] + COLUMNS, "gradient": parameters["size"],
@@ -192,19 +216,22 @@ def layout(shape: tuple[int, int, int], classes: int, batch: int) -> Layout:
         "pixels": batch * sample, "outputs2": rows * features_row, "outputs3": rows * row3, "outputs4": rows * row4,
         "logits": rows * row5, "gradient2": rows * features_row, "gradient3": rows * row3, "gradient4": rows * row4,
         "gradient5": rows * row5,
-        "winner_gradients": GROUP * pools + 1, "pixels_gradient": GROUP * sample, "sums1": CHANNELS1 * 5 * taps1,
+        "winners2": wide * (batch * features + POOLS * CHANNELS2), "winner_gradients": longest,
+        "pixels_gradient": sample if wide else GROUP * sample, "odd_gradients": longest,
+        "channel_winners": GROUP * CHANNELS2 * pools16, "placed2": 2 * PLACED, "map_gradients": CHANNELS1 * gradient_map,
+        "sums1": CHANNELS1 * 5 * taps1,
         "sums2": CHANNELS2 * 25 * PIXEL, "bias_sums1": PIXEL,
         "zeros": max(features_row, row3, row4, row5), "spare": ROWS * COLUMNS,
     }  # fmt: skip
     indices = {
-        "bases": pools + POOLS, "winner_places": GROUP * pools + 1, "shifts1": batch * CHANNELS1 * map_,
-        "places2": batch * features + POOLS * CHANNELS2,
+        "bases": pools16 + 16, "bases1": map_, "winner_places": longest, "odd_places": longest,
+        "shifts1": batch * CHANNELS1 * map_, "places2": (not wide) * (batch * features + POOLS * CHANNELS2),
     }  # fmt: skip
     return Layout(
         channels=channels, height=height, width=width, padding=padding, padded_height=padded_height,
         padded_width=padded_width, image=channels * height * width, classes=classes, height1=height1, width1=width1,
         pools=pools, features=features, padded_row=padded_row, pitch=pitch, plane=plane, map=map_, sample=sample,
-        taps1=taps1, features_row=features_row, row3=row3, row4=row4, row5=row5, **parameters,
+        list=pools16, gradient_map=gradient_map, taps1=taps1, features_row=features_row, row3=row3, row4=row4, row5=row5, **parameters,
         **_places(numbers, end="numbers"), **_places(indices, end="indices"),
     )  # fmt: skip
 
@@ -214,8 +241,11 @@ def work_arrays(s: Layout) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int3
     # What no sample writes must be 0: paddings, and the rests of kernels beyond their taps.
     numbers, indices = _aligned(s.numbers, np.float32), _aligned(s.indices, np.int32)
     width2 = (s.width1 + 2 * s.padding - 4) // 2
-    rows, columns = np.divmod(np.minimum(np.arange(s.pools + POOLS), s.pools - 1), width2)
-    indices[s.bases : s.bases + s.pools + POOLS] = 2 * (rows * s.pitch + columns) * PIXEL
+    rows, columns = np.divmod(np.minimum(np.arange(s.list + 16), s.pools - 1), width2)
+    indices[s.bases : s.bases + len(rows)] = 2 * (rows * s.pitch + columns) * PIXEL
+    rows, columns = np.divmod(np.arange(s.map), s.pitch)
+    indices[s.bases1 : s.bases1 + s.map] = 2 * (rows * s.padded_row + columns * s.channels)
+    numbers[s.channel_winners : s.placed2] = -1.0  # behind the last pool is no winner
     return numbers, indices
 
 

@@ -15,6 +15,9 @@ if wanted := os.environ.get("FEDPALS_LANES"):
         raise InputError(f"FEDPALS_LANES is {wanted!r}; set it to 8 or 16, or leave it out")
     LANES = int(wanted)
 
+COMPRESSES = bool(llvm.get_host_cpu_features().get("avx512f"))
+"""Whether an instruction puts some lanes of a vector of 16 one after the other."""
+
 ROWS, VECTORS = (8, 3) if LANES == 16 else (4, 3)
 """Size of the tile of a matrix product that is in registers: its sums take 24 of 32 registers, or 12 of 16."""
 COLUMNS = VECTORS * LANES

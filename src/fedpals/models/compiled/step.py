@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
+from fedpals.models.compiled import gradients_wide as wide
 from fedpals.models.compiled.compiling import compiled, inlined
 from fedpals.models.compiled.convolutions import first_layer, pad_image, second_layer, split_planes
 from fedpals.models.compiled.gradients import (
@@ -87,7 +88,8 @@ def _convolutions(images, rows, n, work, indices, s):
         split_planes(work, s)
         pixels, following = s.pixels + i * s.sample, rows[least(i + 1, n - 1)] * s.image
         first_layer(images, following, work, indices, s, pixels, s.shifts1 + i * CHANNELS1 * s.map)
-        second_layer(work, indices, s, pixels, s.places2 + i * s.features, s.outputs2 + i * s.features_row)
+        places = (s.winners2 if LANES == 16 else s.places2) + i * s.features
+        second_layer(work, indices, s, pixels, places, s.outputs2 + i * s.features_row)
 
 
 @inlined
@@ -183,6 +185,15 @@ def _convolutions_backward(images, rows, n, work, indices, s):
     _fill(work, s.sums1, CHANNELS1 * 5 * s.taps1)
     _fill(work, s.sums2, np.int64(CHANNELS2 * 25 * PIXEL))
     _fill(work, s.bias_sums1, np.int64(PIXEL))
+    if LANES == 16:
+        _add_samples_wide(images, rows, n, work, indices, s)
+    else:
+        _add_samples(images, rows, n, work, indices, s)
+    _unpack(work, s)
+
+
+@inlined
+def _add_samples(images, rows, n, work, indices, s):
     for first in range(0, n, GROUP):
         count = least(GROUP, n - first)
         pixels = s.pixels + first * s.sample
@@ -197,7 +208,21 @@ def _convolutions_backward(images, rows, n, work, indices, s):
             gradient, shifts = s.pixels_gradient + (i - first) * s.sample, s.shifts1 + i * CHANNELS1 * s.map
             following = rows[least(i + 1, n - 1)] * s.image
             first_kernel_gradient(images, following, work, indices, s, gradient, shifts)
-    _unpack(work, s)
+
+
+@inlined
+def _add_samples_wide(images, rows, n, work, indices, s):
+    wide.place_kernels(work, s)
+    for first in range(0, n, GROUP):
+        count = least(GROUP, n - first)
+        wide.second_kernel_gradient(work, indices, s, first, count)
+        for i in range(first, first + count):
+            _fill(work, s.pixels_gradient, s.sample)
+            wide.pixels_gradient(work, indices, s, i)
+            wide.map_gradients(work, s, s.pixels + i * s.sample)
+            pad_image(images, rows[i] * s.image, work, s)
+            following, shifts = rows[least(i + 1, n - 1)] * s.image, s.shifts1 + i * CHANNELS1 * s.map
+            wide.first_kernel_gradient(images, following, work, indices, s, shifts)
 
 
 @compiled
