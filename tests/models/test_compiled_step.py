@@ -317,7 +317,7 @@ def _column_sums(work: Any, a: Any, c: Any, n: Any, spare: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, ROWS - 1, ROWS, 2 * ROWS + 3])
-@pytest.mark.parametrize("columns", [1, COLUMNS - 1, COLUMNS, 2 * COLUMNS + 5])
+@pytest.mark.parametrize("columns", [1, LANES + 1, 2 * LANES, COLUMNS - 1, COLUMNS, 2 * COLUMNS + 5])
 @pytest.mark.parametrize("depth", [1, 7, 128, 129, 400])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_product(rows: int, columns: int, depth: int, transposed: bool) -> None:
@@ -357,7 +357,9 @@ def test_parts_of_the_work_arrays_do_not_overlap_and_start_at_cache_lines() -> N
     s: Layout = layout((3, 32, 32), 10, 50)
     work, indices = work_arrays(s)
     assert work.ctypes.data % 64 == indices.ctypes.data % 64 == 0
-    numbers = [getattr(s, name) for name in Layout._fields[Layout._fields.index("vector") : -5]]
+    numbers = [
+        getattr(s, name) for name in Layout._fields[Layout._fields.index("vector") : Layout._fields.index("numbers")]
+    ]
     assert numbers == sorted(set(numbers))
     assert all(place % 16 == 0 for place in numbers)
     assert s.indices - s.places2 >= 50 * CHANNELS2 * s.pools

@@ -128,7 +128,11 @@ def _add_row1(
         ]
         for o in range(_TOGETHER):
             w = code.repeat(work, code.at(weights, (tap, kx), o))
-            sums = [*sums[: 4 * o], *(code.add_product(t, v, w) for t, v in zip(sums[4 * o : 4 * o + 4], x, strict=True)), *sums[4 * o + 4 :]]
+            sums = [
+                *sums[: 4 * o],
+                *(code.add_product(t, v, w) for t, v in zip(sums[4 * o : 4 * o + 4], x, strict=True)),
+                *sums[4 * o + 4 :],
+            ]
     return sums
 
 
@@ -169,8 +173,8 @@ def _interleave(code: Code, work: Any, maps: Any, pixels: Any) -> None:
 
 
 @compiled
-def second_layer(work, indices, s, pixels, places, outputs):
-    """Compute ``outputs``, (16, pools), and ``places``, (pools, 16): places of the winners, with 16 lanes their numbers."""
+def second_layer(work, indices, s, pixels, winners, outputs):
+    """Compute ``outputs``, (16, pools), and the winners, (pools, 16): their ``places2``, with 16 lanes ``winners2``."""
     row = s.pitch * PIXEL
     for q in range(0, s.pools, POOLS):
         sums = _start2(work, s.vector + s.bias2)
@@ -179,7 +183,7 @@ def second_layer(work, indices, s, pixels, places, outputs):
                 weights = s.tap_weights2 + (ky * 5 * CHANNELS1 + c) * CHANNELS2
                 sums = _add_row2(sums, work, pixels + ky * row + c, row, indices, s.bases + q, weights)
         at = q * CHANNELS2
-        _pool2(sums, work, s.pooled + at, indices, s.bases + q, places + at, row)
+        _pool2(sums, work, s.pooled + at, indices, s.bases + q, winners + at, row)
     channels = np.int64(CHANNELS2)
     transpose(work, s.pooled, channels, outputs, s.pools, s.pools, channels)
 
@@ -209,17 +213,17 @@ def _add_row2(
 
 @intrinsic()
 def _pool2(
-    code: Code, sums: list[Any], work: Any, pooled: Any, indices: Any, bases: Any, places: Any, row: Any
+    code: Code, sums: list[Any], work: Any, pooled: Any, indices: Any, bases: Any, winners: Any, row: Any
 ) -> None:
     for q in range(POOLS):
         if LANES == 16:
             best, winner = _maximum(code, sums[4 * q : 4 * q + 4], row.type(2), row.type(1))
             number = code.builder.sitofp(winner, best.type)
             lost = code.constant(-1.0, CHANNELS2)
-            code.store(work, code.at(places, q * CHANNELS2), code.where_positive(best, number, lost))
+            code.store(work, code.at(winners, q * CHANNELS2), code.where_positive(best, number, lost))
         else:
             best, shift = _maximum(code, sums[4 * q : 4 * q + 4], row, row.type(PIXEL))
             base = code.splat(code.number(indices, code.at(bases, q)), CHANNELS2)
             place = code.where_positive(best, code.builder.add(base, shift), code.integer(-1, CHANNELS2))
-            code.store(indices, code.at(places, q * CHANNELS2), place)
+            code.store(indices, code.at(winners, q * CHANNELS2), place)
         code.store(work, code.at(pooled, q * CHANNELS2), code.where_positive(best, best, code.constant(0.0, CHANNELS2)))

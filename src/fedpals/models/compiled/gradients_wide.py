@@ -186,12 +186,14 @@ def second_kernel_gradient(work, indices, s, first, count):
     gradients, places, odd_gradients, odd_places = s.winner_gradients, s.winner_places, s.odd_gradients, s.odd_places
     for i in range(count):
         winners = s.winners2 + (first + i) * s.pools * CHANNELS2
-        transpose(work, winners, channels, s.channel_winners + i * CHANNELS2 * s.list, s.list, s.pools, channels)
+        transpose(
+            work, winners, channels, s.channel_winners + i * CHANNELS2 * s.pools_row, s.pools_row, s.pools, channels
+        )
     for o in range(CHANNELS2):
         even, odd = np.int64(0), np.int64(0)
         for i in range(count):
             gradient = s.gradient2 + (first + i) * s.features_row + o * s.pools
-            winners, sample = s.channel_winners + (i * CHANNELS2 + o) * s.list, i * s.sample
+            winners, sample = s.channel_winners + (i * CHANNELS2 + o) * s.pools_row, i * s.sample
             for q in range(0, s.pools, 16):
                 at, g, bases = winners + q, gradient + q, s.bases + q
                 even += _list_even(work, indices, at, g, bases, sample, row, gradients + even, places + even)
@@ -210,7 +212,7 @@ def map_gradients(work, s, pixels):
     totals = _no_bias()
     for p in range(0, s.sample // PIXEL, 8):
         at = p * PIXEL
-        totals = _to_maps(totals, work, s.pixels_gradient + at, pixels + at, s.map_gradients + p, s.gradient_map)
+        totals = _to_maps(totals, work, s.pixels_gradient + at, pixels + at, s.map_gradients + p, s.pixels_row)
     _add_bias(totals, work, s.bias_sums1)
 
 
@@ -249,7 +251,6 @@ def _list_places(
     return code.count(wanted)
 
 
-
 def _kernel_gradient(width: int) -> Any:
     """Return `first_kernel_gradient` by vectors of ``width`` numbers of a row of a kernel.
 
@@ -283,7 +284,7 @@ def _kernel_gradient(width: int) -> Any:
             following = fetch(images, following, part)
             n = np.int64(0)
             for p in range(0, s.map, 16):
-                gradient = first + o * s.gradient_map + p
+                gradient = first + o * s.pixels_row + p
                 n += _list_places(
                     work, indices, gradient, s.bases1 + p, shifts + o * s.map + p, gradients + n, places + n
                 )

@@ -60,10 +60,10 @@ class Layout(NamedTuple):
     """Places of a map of the first layer: rows are ``pitch`` apart, and vectors are whole."""
     sample: int
     """Numbers of a sample between the convolutions."""
-    list: int
-    """Places of the pools of the second layer, in whole vectors of 16."""
-    gradient_map: int
-    """Places of a map of pixels."""
+    pools_row: int
+    """Numbers of a row of pools of the second layer, filled up to whole vectors of 16."""
+    pixels_row: int
+    """Numbers of a row of pixels."""
     taps1: int
     """Numbers of one row of a kernel of the first layer, filled up to whole vectors; of 8, if it has only 5."""
     features_row: int
@@ -126,11 +126,11 @@ class Layout(NamedTuple):
     odd_gradients: int
     """Those of winner_gradients whose windows start at an odd pixel."""
     channel_winners: int
-    """winners2 of a group, (samples, 16, list)."""
+    """winners2 of a group, (samples, 16, pools_row)."""
     placed2: int
     """The second layer's kernels as windows have them, see `gradients_wide.place_kernels`."""
     map_gradients: int
-    """The gradient of a sample's pixels as maps, (6, gradient_map)."""
+    """The gradient of a sample's pixels as maps, (6, pixels_row)."""
     # ... with any
     sums1: int
     """(6, 5, taps1): the gradient of the first kernels so far."""
@@ -154,7 +154,7 @@ class Layout(NamedTuple):
     shifts1: int
     """(samples, 6, map): from the first window of a pool to that of its winner, in numbers of the padded image."""
     places2: int
-    """(samples, pools, 16): where the winner's window starts, in numbers of a sample; −1 where ReLU gave 0; with 8 lanes."""
+    """(samples, pools, 16): where the winner's window starts, in numbers of a sample; −1 where ReLU gave 0; 8 lanes."""
     indices: int
     """Length of the array."""
 
@@ -192,7 +192,7 @@ def layout(shape: tuple[int, int, int], classes: int, batch: int) -> Layout:
     padded_row = _up(padded_width * channels, LINE)
     taps1 = _up(5 * channels, min(LANES, 8 * channels))
     sample = _up(((height1 + 2 * padding) * pitch + LANES) * PIXEL, 8 * PIXEL)
-    features_row, row3, row4, row5 = (_up(n, COLUMNS) for n in (features, UNITS3, UNITS4, classes))
+    features_row, row3, row4, row5 = (_up(n, LANES) for n in (features, UNITS3, UNITS4, classes))
 
     weights1, weights2 = CHANNELS1 * 25 * channels, CHANNELS2 * 25 * CHANNELS1
     lengths = [
@@ -201,8 +201,7 @@ def layout(shape: tuple[int, int, int], classes: int, batch: int) -> Layout:
     ]  # fmt: skip
     names = ["bias1", "weights2", "bias2", "weights3", "bias3", "weights4", "bias4", "weights5", "bias5", "size"]
     parameters = {name: int(end) for name, end in zip(names, np.cumsum(lengths), strict=True)}
-    rows, wide, pools16 = _up(batch, ROWS), LANES == 16, _up(pools, 16)
-    gradient_map = sample // PIXEL + LANES
+    rows, pools_row, pixels_row = _up(batch, ROWS), _up(pools, 16), sample // PIXEL + LANES
     longest = max(GROUP * pools, map_) + 32  # lists are written in vectors of 16
     numbers = {
         # The last row of a matrix is read up to whole tiles.
@@ -216,22 +215,23 @@ def layout(shape: tuple[int, int, int], classes: int, batch: int) -> Layout:
         "pixels": batch * sample, "outputs2": rows * features_row, "outputs3": rows * row3, "outputs4": rows * row4,
         "logits": rows * row5, "gradient2": rows * features_row, "gradient3": rows * row3, "gradient4": rows * row4,
         "gradient5": rows * row5,
-        "winners2": wide * (batch * features + POOLS * CHANNELS2), "winner_gradients": longest,
-        "pixels_gradient": sample if wide else GROUP * sample, "odd_gradients": longest,
-        "channel_winners": GROUP * CHANNELS2 * pools16, "placed2": 2 * PLACED, "map_gradients": CHANNELS1 * gradient_map,
-        "sums1": CHANNELS1 * 5 * taps1,
-        "sums2": CHANNELS2 * 25 * PIXEL, "bias_sums1": PIXEL,
+        "winners2": batch * features + POOLS * CHANNELS2, "winner_gradients": longest,
+        "pixels_gradient": GROUP * sample, "odd_gradients": longest,
+        "channel_winners": GROUP * CHANNELS2 * pools_row, "placed2": 2 * PLACED,
+        "map_gradients": CHANNELS1 * pixels_row, "sums1": CHANNELS1 * 5 * taps1, "sums2": CHANNELS2 * 25 * PIXEL,
+        "bias_sums1": PIXEL,
         "zeros": max(features_row, row3, row4, row5), "spare": ROWS * COLUMNS,
     }  # fmt: skip
     indices = {
-        "bases": pools16 + 16, "bases1": map_, "winner_places": longest, "odd_places": longest,
-        "shifts1": batch * CHANNELS1 * map_, "places2": (not wide) * (batch * features + POOLS * CHANNELS2),
+        "bases": pools_row + 16, "bases1": map_, "winner_places": longest, "odd_places": longest,
+        "shifts1": batch * CHANNELS1 * map_, "places2": batch * features + POOLS * CHANNELS2,
     }  # fmt: skip
     return Layout(
         channels=channels, height=height, width=width, padding=padding, padded_height=padded_height,
         padded_width=padded_width, image=channels * height * width, classes=classes, height1=height1, width1=width1,
         pools=pools, features=features, padded_row=padded_row, pitch=pitch, plane=plane, map=map_, sample=sample,
-        list=pools16, gradient_map=gradient_map, taps1=taps1, features_row=features_row, row3=row3, row4=row4, row5=row5, **parameters,
+        pools_row=pools_row, pixels_row=pixels_row, taps1=taps1, features_row=features_row, row3=row3, row4=row4,
+        row5=row5, **parameters,
         **_places(numbers, end="numbers"), **_places(indices, end="indices"),
     )  # fmt: skip
 
@@ -241,7 +241,7 @@ def work_arrays(s: Layout) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int3
     # What no sample writes must be 0: paddings, and the rests of kernels beyond their taps.
     numbers, indices = _aligned(s.numbers, np.float32), _aligned(s.indices, np.int32)
     width2 = (s.width1 + 2 * s.padding - 4) // 2
-    rows, columns = np.divmod(np.minimum(np.arange(s.list + 16), s.pools - 1), width2)
+    rows, columns = np.divmod(np.minimum(np.arange(s.pools_row + 16), s.pools - 1), width2)
     indices[s.bases : s.bases + len(rows)] = 2 * (rows * s.pitch + columns) * PIXEL
     rows, columns = np.divmod(np.arange(s.map), s.pitch)
     indices[s.bases1 : s.bases1 + s.map] = 2 * (rows * s.padded_row + columns * s.channels)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpals.models.compiled.compiling import compiled
 from fedpals.models.compiled.lanes import Block, Code, get, intrinsic, least, put, stay_apart, transpose8
-from fedpals.models.compiled.processor import COLUMNS, LANES, ROWS, VECTORS
+from fedpals.models.compiled.processor import COLUMNS, LANES, ROWS
 
 _DEPTH = 128
 """Products that are summed up before they are added to the others; a longer sum would lose digits."""
@@ -21,55 +21,71 @@ def product(work, a, a_row, a_column, b, b_row, start, c, c_row, rows, columns, 
 
     An argument like ``a`` is the place of a matrix's first number, and ``a_row`` and ``a_column`` are the steps to its
     next row and column. Tiles at the lower and right edges are computed whole in ``spare`` and copied in part. So A
-    must be readable up to a multiple of `ROWS`, and B, start and ``zeros`` up to a multiple of `COLUMNS`; what is
+    must be readable up to a multiple of `ROWS`, and B, start and ``zeros`` up to a multiple of `LANES`; what is
     there matters in ``zeros`` only.
     """
     stay_apart()
     for j in range(0, columns, COLUMNS):
+        right, begin, out, width = b + j, start + j, c + j, least(COLUMNS, columns - j)
+        if width > 2 * LANES:
+            _three(work, a, a_row, a_column, right, b_row, begin, out, c_row, rows, width, depth, zeros, spare)
+        elif width > LANES:
+            _two(work, a, a_row, a_column, right, b_row, begin, out, c_row, rows, width, depth, zeros, spare)
+        else:
+            _one(work, a, a_row, a_column, right, b_row, begin, out, c_row, rows, width, depth, zeros, spare)
+
+
+def _tiles(vectors: int) -> Any:
+    """Return a function for some columns of the product, at most those of so many vectors."""
+    kind, most = Block(ROWS * vectors), vectors * LANES
+
+    @intrinsic(kind)
+    def begin(code: Code, work: Any, start: Any) -> list[Any]:
+        return [code.load(work, code.at(start, v * LANES)) for v in range(vectors)] * ROWS
+
+    @intrinsic(kind)
+    def add_outer_product(code: Code, tile: list[Any], work: Any, a: Any, a_row: Any, b: Any) -> list[Any]:
+        right = [code.load(work, code.at(b, v * LANES)) for v in range(vectors)]
+        left = [code.repeat(work, code.at(a, (a_row, r))) for r in range(ROWS)]
+        return [code.add_product(tile[r * vectors + v], left[r], right[v]) for r in range(ROWS) for v in range(vectors)]
+
+    @intrinsic(kind)
+    def add_tile(code: Code, tile: list[Any], work: Any, other: Any) -> list[Any]:
+        return [code.builder.fadd(total, code.load(work, code.at(other, i * LANES))) for i, total in enumerate(tile)]
+
+    @intrinsic()
+    def store(code: Code, tile: list[Any], work: Any, c: Any, c_row: Any) -> None:
+        for i, vector in enumerate(tile):
+            code.store(work, code.at(c, (c_row, i // vectors), i % vectors * LANES), vector)
+
+    @compiled
+    def compute(work, a, a_row, a_column, b, b_row, start, c, c_row, rows, columns, depth, zeros, spare):
+        stay_apart()
         for i in range(0, rows, ROWS):
-            tile = _start(work, start + j)
-            left, right = a + i * a_row, b + j
+            tile = begin(work, start)
+            left, right = a + i * a_row, b
             for k in range(0, depth, _DEPTH):
                 if k > 0:
-                    _store_tile(tile, work, spare, COLUMNS)
-                    tile = _start(work, zeros)
+                    store(tile, work, spare, most)
+                    tile = begin(work, zeros)
                 for _ in range(least(_DEPTH, depth - k)):
-                    tile = _add_outer_product(tile, work, left, a_row, right)
+                    tile = add_outer_product(tile, work, left, a_row, right)
                     left += a_column
                     right += b_row
                 if k > 0:
-                    tile = _add_tile(tile, work, spare)
-            if i + ROWS <= rows and j + COLUMNS <= columns:
-                _store_tile(tile, work, c + i * c_row + j, c_row)
+                    tile = add_tile(tile, work, spare)
+            if i + ROWS <= rows and columns == most:
+                store(tile, work, c + i * c_row, c_row)
             else:
-                _store_tile(tile, work, spare, COLUMNS)
+                store(tile, work, spare, most)
                 for y in range(least(ROWS, rows - i)):
-                    for x in range(least(COLUMNS, columns - j)):
-                        put(work, c + (i + y) * c_row + j + x, get(work, spare + y * COLUMNS + x))
+                    for x in range(columns):
+                        put(work, c + (i + y) * c_row + x, get(work, spare + y * most + x))
+
+    return compute
 
 
-@intrinsic(Block(ROWS * VECTORS))
-def _start(code: Code, work: Any, start: Any) -> list[Any]:
-    return [code.load(work, code.at(start, v * LANES)) for v in range(VECTORS)] * ROWS
-
-
-@intrinsic(Block(ROWS * VECTORS))
-def _add_outer_product(code: Code, tile: list[Any], work: Any, a: Any, a_row: Any, b: Any) -> list[Any]:
-    right = [code.load(work, code.at(b, v * LANES)) for v in range(VECTORS)]
-    left = [code.repeat(work, code.at(a, (a_row, r))) for r in range(ROWS)]
-    return [code.add_product(tile[r * VECTORS + v], left[r], right[v]) for r in range(ROWS) for v in range(VECTORS)]
-
-
-@intrinsic(Block(ROWS * VECTORS))
-def _add_tile(code: Code, tile: list[Any], work: Any, other: Any) -> list[Any]:
-    return [code.builder.fadd(total, code.load(work, code.at(other, i * LANES))) for i, total in enumerate(tile)]
-
-
-@intrinsic()
-def _store_tile(code: Code, tile: list[Any], work: Any, c: Any, c_row: Any) -> None:
-    for r in range(ROWS):
-        for v in range(VECTORS):
-            code.store(work, code.at(c, (c_row, r), v * LANES), tile[r * VECTORS + v])
+_one, _two, _three = _tiles(1), _tiles(2), _tiles(3)
 
 
 @compiled

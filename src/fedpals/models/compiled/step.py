@@ -88,8 +88,8 @@ def _convolutions(images, rows, n, work, indices, s):
         split_planes(work, s)
         pixels, following = s.pixels + i * s.sample, rows[least(i + 1, n - 1)] * s.image
         first_layer(images, following, work, indices, s, pixels, s.shifts1 + i * CHANNELS1 * s.map)
-        places = (s.winners2 if LANES == 16 else s.places2) + i * s.features
-        second_layer(work, indices, s, pixels, places, s.outputs2 + i * s.features_row)
+        winners = (s.winners2 if LANES == 16 else s.places2) + i * s.features
+        second_layer(work, indices, s, pixels, winners, s.outputs2 + i * s.features_row)
 
 
 @inlined
