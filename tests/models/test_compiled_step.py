@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
+from numba.core import types
 from torch import Tensor, nn
 
 from fedpals.models import build
+from fedpals.models.compiled import lanes
 from fedpals.models.compiled.kernel import Kernel, kernel
 from fedpals.models.compiled.layout import CHANNELS1, CHANNELS2, PIXEL, UNITS3, UNITS4, Layout, layout, work_arrays
 from fedpals.models.compiled.matrix import column_sums, product, transpose
 from fedpals.models.compiled.native import BACKWARD, FORWARD, LOSS, step
-from fedpals.models.compiled.processor import COLUMNS, LANES, ROWS
+from fedpals.models.compiled.processor import COLUMNS, COMPRESSES, LANES, ROWS
 from tests.models.reference import Shape, Step, error, flat, images, plain, torch_step
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (2, 17, 23), (4, 9, 40), (1, 4, 4), (5, 8, 21)]
@@ -351,6 +353,38 @@ def test_transpose_and_column_sums(rows: int, columns: int) -> None:
     _column_sums(work, (0, columns), rows * columns + LANES, (rows, columns), rows * columns + columns + 2 * LANES)
     found = work[rows * columns + LANES :][:columns]
     assert np.abs(found - a.astype(float).sum(0)).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        False,
+        pytest.param(True, marks=pytest.mark.skipif(not COMPRESSES, reason="the processor has no such instruction")),
+    ],
+)
+def test_wanted_lanes_are_packed(instruction: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the instruction for it, and without, as where 16 lanes are forced on a processor that has no such one."""
+    monkeypatch.setattr(lanes, "COMPRESSES", instruction)
+
+    @lanes.intrinsic(types.intp)
+    def pack(code: lanes.Code, numbers: Any, integers: Any, at: Any) -> Any:
+        values = code.load(numbers, at, 16)
+        wanted = code.builder.fcmp_unordered("!=", values, code.constant(0.0, 16))
+        code.pack(numbers, code.at(at, 16), values, wanted)
+        code.pack(integers, code.at(at, 16), code.load(integers, at, 16), wanted)
+        return code.count(wanted)
+
+    run = njit(lambda numbers, integers: pack(numbers, integers, 0))
+    rng = np.random.default_rng(0)
+    for probability in (0.0, 0.1, 0.5, 1.0):
+        values = np.where(rng.random(16) < probability, rng.normal(size=16), 0.0).astype(np.float32)
+        values[rng.random(16) < probability / 4] = np.nan
+        numbers, integers = np.concatenate([values, np.zeros(16, np.float32)]), np.arange(32, dtype=np.int32)
+        n = run(numbers, integers)
+        kept = np.flatnonzero(values != 0)
+        assert n == len(kept)
+        assert np.array_equal(numbers[16 : 16 + n], values[kept], equal_nan=True)
+        assert np.array_equal(integers[16 : 16 + n], kept)
 
 
 def test_parts_of_the_work_arrays_do_not_overlap_and_start_at_cache_lines() -> None:

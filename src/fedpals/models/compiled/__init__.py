@@ -13,7 +13,8 @@ processor, whatever the batch was before it.
 `matrix`           the product of small matrices
 `layout`           what lies where in the two work arrays
 `convolutions`     the forward pass of both convolutions, with pools and ReLU
-`gradients`        their backward pass
+`gradients`        their backward pass with 8 lanes
+`gradients_wide`   the same with 16
 `step`             the whole step
 `native`           the step in machine code: compiled, or loaded without the compiler
 `kernel`           the step for torch's tensors

@@ -127,12 +127,10 @@ def _add_row1(
             for column in (kx, kx + 1)
         ]
         for o in range(_TOGETHER):
+            # One weight at a time: all of them at once would take registers from the sums.
             w = code.repeat(work, code.at(weights, (tap, kx), o))
-            sums = [
-                *sums[: 4 * o],
-                *(code.add_product(t, v, w) for t, v in zip(sums[4 * o : 4 * o + 4], x, strict=True)),
-                *sums[4 * o + 4 :],
-            ]
+            for i in range(4):
+                sums[4 * o + i] = code.add_product(sums[4 * o + i], x[i], w)
     return sums
 
 

@@ -1,9 +1,9 @@
-"""The backward pass of the two convolutions.
+"""The backward pass of the two convolutions, with vectors of 8 numbers; `gradients_wide` has that with 16.
 
 A pool passes its gradient to its winner alone, so only a quarter of the outputs is visited. The gradient of a kernel is
 the sum of the windows that its winners saw, each times the winner's gradient; that of the layer's input is the sum
-of kernels, added where the windows were. A vector is one pixel of a window (second layer), 8 numbers, whatever the
-processor; or a row of a window, or a part of it (first layer), 8 numbers or LANES.
+of kernels, added where the windows were. A vector is one pixel of a window (second layer), or a row of a window, or a
+part of it (first layer).
 """
 
 # Numba infers the types of the compiled functions; annotations would only repeat "array" and "integer".
@@ -17,10 +17,10 @@ from fedpals.models.compiled.compiling import compiled, inlined
 from fedpals.models.compiled.convolutions import fetch
 from fedpals.models.compiled.lanes import Block, Code, get, get_index, intrinsic, put, put_index
 from fedpals.models.compiled.layout import CHANNELS1, CHANNELS2, PIXEL
-from fedpals.models.compiled.processor import LANES
 
-_TOGETHER = CHANNELS1 if LANES == 16 else 2
-"""Channels of the first layer whose sums are in registers together, five rows of each: 30 of 32, or 10 of 16."""
+_WIDTH = 8
+_TOGETHER = 2
+"""Channels of the first layer whose sums are in registers together, five rows of each: 10 of 16."""
 
 
 @compiled
@@ -94,33 +94,35 @@ def _window_functions(first: int, last: int) -> tuple[Any, Any]:
     return add_windows, add_kernels
 
 
-add_windows, add_kernels = _window_functions(0, 25)
-if LANES == 8:  # with 16 registers, the 25 sums take two turns
-    _add_upper, _add_lower = _window_functions(0, 13)[0], _window_functions(13, 25)[0]
+add_kernels = _window_functions(0, 25)[1]
+_add_upper, _add_lower = _window_functions(0, 13)[0], _window_functions(13, 25)[0]
 
-    @inlined
-    def add_windows(work, indices, s, n, pixels, kernel):
-        """Add the winners' windows to the gradient of a kernel of the second layer."""
-        _add_upper(work, indices, s, n, pixels, kernel)
-        _add_lower(work, indices, s, n, pixels, kernel)
+
+@inlined
+def add_windows(work, indices, s, n, pixels, kernel):
+    """Add the winners' windows to the gradient of a kernel of the second layer, whose 25 sums take two turns."""
+    _add_upper(work, indices, s, n, pixels, kernel)
+    _add_lower(work, indices, s, n, pixels, kernel)
 
 
 @compiled
 def pixels_relu_gradient(work, gradient, pixels, size, bias_sums):
     """Set the gradient to 0 where ReLU gave 0, and add up what remains, the gradient of the first layer's bias."""
-    totals = _no_bias()
+    totals = no_bias()
     for i in range(0, size, PIXEL):
         totals = _block_gradient(totals, work, gradient + i, pixels + i)
-    _add_bias(totals, work, bias_sums)
+    add_bias(totals, work, bias_sums)
 
 
 @intrinsic(Block(1, PIXEL))
-def _no_bias(code: Code) -> list[Any]:
+def no_bias(code: Code) -> list[Any]:
+    """Return the sum of no pixel's gradients."""
     return [code.constant(0.0, PIXEL)]
 
 
 @intrinsic()
-def _add_bias(code: Code, totals: list[Any], work: Any, bias_sums: Any) -> None:
+def add_bias(code: Code, totals: list[Any], work: Any, bias_sums: Any) -> None:
+    """Add a sum of pixels' gradients to the gradient of the first layer's bias."""
     code.add_to(work, bias_sums, totals[0])
 
 
@@ -132,66 +134,52 @@ def _block_gradient(code: Code, totals: list[Any], work: Any, gradient: Any, pix
     return [code.builder.fadd(totals[0], passed)]
 
 
-def _kernel_gradient(width: int) -> Any:
-    """Return `first_kernel_gradient` by vectors of ``width`` numbers of a row of a kernel.
+_Rows = Block(5 * _TOGETHER, _WIDTH)
 
-    It adds a sample's share to the gradient of the first layer's kernels; meanwhile the following image is fetched.
+
+@intrinsic(_Rows)
+def _no_rows(code: Code) -> list[Any]:
+    return [code.constant(0.0, _WIDTH)] * (5 * _TOGETHER)
+
+
+@intrinsic()
+def _add_rows(code: Code, sums: list[Any], work: Any, kernel: Any, row: Any) -> None:
+    for i, total in enumerate(sums):
+        code.add_to(work, code.at(kernel, (row, i)), total)
+
+
+@intrinsic(_Rows)
+def _add_window_rows(
+    code: Code, sums: list[Any], work: Any, gradient: Any, indices: Any, shift: Any, map_: Any, start: Any, row: Any
+) -> list[Any]:
+    for o in range(_TOGETHER):
+        g = code.repeat(work, code.at(gradient, o), _WIDTH)
+        winner = code.at(start, code.index(indices, code.at(shift, (map_, o))))
+        for ky in range(5):
+            x = code.load(work, code.at(winner, (row, ky)), _WIDTH)
+            sums[5 * o + ky] = code.add_product(sums[5 * o + ky], g, x)
+    return sums
+
+
+@compiled
+def first_kernel_gradient(images, following, work, indices, s, gradient, shifts):
+    """Add a sample's share to the gradient of the first layer's kernels; meanwhile the following image is fetched.
+
     All pools are visited, those that ReLU blocked with a gradient of 0: to list the others would take as long.
     """
-    kind = Block(5 * _TOGETHER, width)
-
-    @intrinsic(kind)
-    def zeros(code: Code) -> list[Any]:
-        return [code.constant(0.0, width)] * (5 * _TOGETHER)
-
-    @intrinsic()
-    def add(code: Code, sums: list[Any], work: Any, kernel: Any, row: Any) -> None:
-        for i, total in enumerate(sums):
-            code.add_to(work, code.at(kernel, (row, i)), total)
-
-    @intrinsic(kind)
-    def add_windows(
-        code: Code, sums: list[Any], work: Any, gradient: Any, indices: Any, shift: Any, map_: Any, start: Any, row: Any
-    ) -> list[Any]:
-        sums = list(sums)
-        for o in range(_TOGETHER):
-            g = code.repeat(work, code.at(gradient, o), width)
-            winner = code.at(start, code.index(indices, code.at(shift, (map_, o))))
-            for ky in range(5):
-                x = code.load(work, code.at(winner, (row, ky)), width)
-                sums[5 * o + ky] = code.add_product(sums[5 * o + ky], g, x)
-        return sums
-
-    @compiled
-    def add_samples(images, following, work, indices, s, gradient, shifts):
-        part = s.image // (CHANNELS1 // _TOGETHER * s.taps1 // width * s.height1) + 1
-        map_, row, step = s.map, s.padded_row, 2 * s.channels
-        for o in range(0, CHANNELS1, _TOGETHER):
-            for k in range(0, s.taps1, width):
-                sums = zeros()
-                for y in range(s.height1):
-                    following = fetch(images, following, part)
-                    at = gradient + ((y + s.padding) * s.pitch + s.padding) * PIXEL + o
-                    shift = shifts + o * map_ + y * s.pitch
-                    start = s.padded + 2 * y * row + k
-                    for _ in range(s.width1):
-                        sums = add_windows(sums, work, at, indices, shift, map_, start, row)
-                        at += PIXEL
-                        shift += 1
-                        start += step
-                add(sums, work, s.sums1 + o * 5 * s.taps1 + k, s.taps1)
-
-    return add_samples
-
-
-first_kernel_gradient = _kernel_gradient(8)
-if LANES == 16:
-    _by_eight, _by_sixteen = first_kernel_gradient, _kernel_gradient(16)
-
-    @compiled
-    def first_kernel_gradient(images, following, work, indices, s, gradient, shifts):
-        """Add a sample's share to the gradient of the first layer's kernels by the vectors that fit their rows."""
-        if s.taps1 % LANES == 0:
-            _by_sixteen(images, following, work, indices, s, gradient, shifts)
-        else:
-            _by_eight(images, following, work, indices, s, gradient, shifts)
+    part = s.image // (CHANNELS1 // _TOGETHER * s.taps1 // _WIDTH * s.height1) + 1
+    map_, row, step = s.map, s.padded_row, 2 * s.channels
+    for o in range(0, CHANNELS1, _TOGETHER):
+        for k in range(0, s.taps1, _WIDTH):
+            sums = _no_rows()
+            for y in range(s.height1):
+                following = fetch(images, following, part)
+                at = gradient + ((y + s.padding) * s.pitch + s.padding) * PIXEL + o
+                shift = shifts + o * map_ + y * s.pitch
+                start = s.padded + 2 * y * row + k
+                for _ in range(s.width1):
+                    sums = _add_window_rows(sums, work, at, indices, shift, map_, start, row)
+                    at += PIXEL
+                    shift += 1
+                    start += step
+            _add_rows(sums, work, s.sums1 + o * 5 * s.taps1 + k, s.taps1)

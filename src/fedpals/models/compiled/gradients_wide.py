@@ -19,6 +19,7 @@ from numba.core import types
 
 from fedpals.models.compiled.compiling import compiled
 from fedpals.models.compiled.convolutions import fetch
+from fedpals.models.compiled.gradients import add_bias, no_bias
 from fedpals.models.compiled.lanes import Block, Code, get_index, intrinsic, put, put_index, stay_apart, transpose8
 from fedpals.models.compiled.layout import CHANNELS1, CHANNELS2, PIXEL, PLACED, PLACED_ROW
 from fedpals.models.compiled.matrix import transpose
@@ -209,16 +210,11 @@ def second_kernel_gradient(work, indices, s, first, count):
 @compiled
 def map_gradients(work, s, pixels):
     """Put the pixels' gradient into maps, 0 where ReLU gave 0, and add it up, as the gradient of the bias."""
-    totals = _no_bias()
+    totals = no_bias()
     for p in range(0, s.sample // PIXEL, 8):
         at = p * PIXEL
         totals = _to_maps(totals, work, s.pixels_gradient + at, pixels + at, s.map_gradients + p, s.pixels_row)
-    _add_bias(totals, work, s.bias_sums1)
-
-
-@intrinsic(Block(1, PIXEL))
-def _no_bias(code: Code) -> list[Any]:
-    return [code.constant(0.0, PIXEL)]
+    add_bias(totals, work, s.bias_sums1)
 
 
 @intrinsic(Block(1, PIXEL))
@@ -231,11 +227,6 @@ def _to_maps(code: Code, totals: list[Any], work: Any, gradient: Any, pixels: An
     for o, channel in enumerate(transpose8(code, rows)[:CHANNELS1]):
         code.store(work, code.at(maps, (map_, o)), channel)
     return totals
-
-
-@intrinsic()
-def _add_bias(code: Code, totals: list[Any], work: Any, bias_sums: Any) -> None:
-    code.add_to(work, bias_sums, totals[0])
 
 
 @intrinsic(types.intp)
