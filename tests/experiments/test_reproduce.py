@@ -18,9 +18,10 @@ from fedpals.experiments.reproduce import Reproduced, chosen_points, reproduce
 from fedpals.experiments.results import Results, Summary
 from fedpals.shift.evaluation import Evaluation
 from fedpals.simulation import computing
-from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.event import Event
 from fedpals.simulation.record import SelectedRound
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.simulator import simulate
 from tests.experiments.conftest import TINY, definition
 

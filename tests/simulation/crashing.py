@@ -16,9 +16,9 @@ from typing import Any, Self
 
 import torch
 
-from fedpals.simulation.computing import SweepSettings
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.sweep import sweep
 
 RUN = Run.of(task="digits", model="logistic", clients=4, samples_per_client=30, rounds=2, held_out=0.3)

@@ -16,9 +16,10 @@ import pytest
 from fedpals.engine import checkpoint
 from fedpals.errors import FedpalsError, InputError
 from fedpals.simulation import record as records
-from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.event import Event
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.simulator import simulate
 from fedpals.simulation.sweep import sweep
 

@@ -20,9 +20,10 @@ from fedpals.errors import InputError, MissingExtraError
 from fedpals.files import replacing
 from fedpals.simulation import ray_cluster
 from fedpals.simulation import record as records
-from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.event import Event
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.simulator import simulate
 from fedpals.simulation.sweep import sweep
 from tests.runs import lines_of

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from fedpals.data import Dataset
-from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.event import Event
 from fedpals.simulation.run import Network, Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.sweep import sweep
 
 RUNS = [Run.of(task="digits", model="logistic", clients=4, samples_per_client=30, rounds=2, seed=i) for i in range(4)]

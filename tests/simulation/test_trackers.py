@@ -8,9 +8,9 @@ import pytest
 
 from fedpals import InputError
 from fedpals.simulation import trackers
-from fedpals.simulation.computing import SweepSettings
 from fedpals.simulation.record import RoundLine
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.sweep import sweep
 from tests.runs import lines_of
 

@@ -19,8 +19,9 @@ import torch
 from fedpals.experiments.experiment import Experiment
 from fedpals.experiments.reproduce import reproduce
 from fedpals.experiments.results import Results
-from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.event import Event
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.sweep import sweep
 from tests.experiments.conftest import TINY, definition
 

@@ -10,6 +10,7 @@ import typer
 from fedpals.cli.run import compute, expand, need_torch
 from fedpals.cli.terminal import escape, new_console
 from fedpals.report.figures import check_figure_path, save_figure
+from fedpals.simulation.settings import SweepSettings
 
 SETTINGS = {
     "task": "digits",
@@ -31,10 +32,9 @@ def demo(
 ) -> None:
     """Train seven methods on real images of digits for a target with other labels, in about a minute."""
     figure = out / "demo.png"
-    need_torch("fedpals demo")
+    need_torch("fedpals demo", here=workers == 1)
     check_figure_path(figure)
     from fedpals.report.lines import comparison_figure
-    from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
 
     console = new_console()
     console.print(

@@ -21,6 +21,7 @@ from fedpals.cli.run import RAY_HELP, check_device, need_torch
 from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.study.progress import SweepProgress
 
 if TYPE_CHECKING:
@@ -79,7 +80,6 @@ def reproduce(
     from fedpals.experiments.results import Results
     from fedpals.experiments.selection import Selection
     from fedpals.experiments.verify import verify as train_again
-    from fedpals.simulation.computing import SweepSettings
 
     selection = Selection(tuple(row or ()), tuple(method or ()), tuple(seed or ()))
     experiment, stored = read_experiment(name, folder), Results(results / name)

@@ -6,6 +6,7 @@ import gc
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,11 +22,11 @@ from fedpals.labels.tables import read_target
 from fedpals.methods import option_keys, options_of
 from fedpals.shift.evaluation import Correction, SelectedBy
 from fedpals.simulation.run import DEFAULT_METHOD, Run, run_keys
+from fedpals.simulation.settings import SweepSettings
 from fedpals.study.progress import SweepProgress
 
 if TYPE_CHECKING:
     from fedpals.report.table import MethodSummary, Spread
-    from fedpals.simulation.computing import SweepSettings
     from fedpals.simulation.record import Record
     from fedpals.simulation.sweep import Outcome
 
@@ -71,13 +72,11 @@ def run(
     given = {key: value for key, value in flags.items() if value is not None}
     settings = {**read_config(config), **given}
     in_file = settings.pop("seeds", 1)
-    need_torch("fedpals run")
-    from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
-
     if device != "cpu" and ray is None:
         check_device(device)
     with naming_file(config, given):
         runs = expand(settings, seeds or in_file)
+    need_torch("fedpals run", here=ray is None and (workers == 1 or len(runs) == 1))
     console = new_console()
     if isinstance(target := settings.get("target"), str) and (note := read_target(Path(target).expanduser()).note):
         console.print(f"[dim]{escape(note)}[/dim]", soft_wrap=True)
@@ -107,8 +106,10 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
     return runs
 
 
-def need_torch(command: str) -> None:
-    """Load torch; raise an error that names the extra to install if it is missing."""
+def need_torch(command: str, *, here: bool = True) -> None:
+    """Raise an error that names the extra to install if torch is missing, and load it if it is to compute ``here``."""
+    if not here and find_spec("torch") is not None:
+        return
     gc.disable()  # what is loaded stays: looking for garbage in it, now and while numba loads, takes long
     try:
         import torch  # noqa: F401

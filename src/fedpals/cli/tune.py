@@ -24,6 +24,7 @@ from fedpals.cli.run import (
 from fedpals.cli.terminal import escape, new_console
 from fedpals.errors import InputError
 from fedpals.shift.evaluation import Correction
+from fedpals.simulation.settings import SweepSettings
 
 if TYPE_CHECKING:
     from fedpals.simulation.ess_search import Candidate
@@ -57,7 +58,6 @@ def tune(
     if settings.pop("seeds", 1) != 1:
         raise InputError("seeds: each seed has its own clients, and so its own best ESS; give one --seed")
     need_torch("fedpals tune")
-    from fedpals.simulation.computing import SweepSettings  # torch takes a second to load: only where it is used
     from fedpals.simulation.ess_search import best_candidate, candidate, ess_runs, unseen
 
     if device != "cpu":

@@ -38,18 +38,19 @@ class FlatModel:
             view.copy_(tensor.detach())
             tensor.data = view
             at += tensor.numel()
+        self._modules = list(network.modules())  # to walk through the network takes as long as a step of a few samples
         self._has_kernel = type(network) is SmallCNN and network.as_built and self.trained == len(self.vector)
 
     @property
     def normalises_batches(self) -> bool:
         """Whether a layer in training mode needs more than one sample at a time."""
-        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in self.network.modules())  # noqa: SLF001
+        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in self._modules)  # noqa: SLF001
 
     @property
     def hooked(self) -> bool:
         """Whether somebody wants to be called when a layer computes, so that the layers must."""
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        return any(getattr(module, name) for module in self.network.modules() for name in hooks)
+        return any(getattr(module, name) for module in self._modules for name in hooks)
 
     def load(self, vector: Tensor) -> None:
         """Copy ``vector`` into the network."""

@@ -71,12 +71,10 @@ class ServerState:
             tensors["mixes"] = torch.from_numpy(np.array(self.mixes))
         if self.spent is not None:
             tensors["spent"] = torch.from_numpy(self.spent)
-        facts = {
-            "round": self.round,
-            "position": self.position,
-            "noise_key": self.noise_key,
-            "lengths": self.lengths or None,
-        }
+        for what, norms in self.lengths.items():  # as text they would take long with many clients
+            tensors[f"clients/{what}"] = torch.tensor(list(norms), dtype=torch.int64)
+            tensors[f"lengths/{what}"] = torch.tensor(list(norms.values()), dtype=torch.float64)
+        facts = {"round": self.round, "position": self.position, "noise_key": self.noise_key}
         return tensors, {name: value for name, value in facts.items() if value is not None}
 
     @classmethod
@@ -91,7 +89,11 @@ class ServerState:
             weighting=tensors["weighting"].numpy() if "weighting" in tensors else None,
             position=facts.get("position"),
             mixes=list(tensors["mixes"].numpy()) if "mixes" in tensors else [],
-            lengths={what: {int(i): n for i, n in norms.items()} for what, norms in facts.get("lengths", {}).items()},
+            lengths={
+                name[8:]: dict(zip(tensors[f"clients/{name[8:]}"].tolist(), norms.tolist(), strict=True))
+                for name, norms in tensors.items()
+                if name.startswith("lengths/")
+            },
             spent=tensors["spent"].numpy() if "spent" in tensors else None,
             noise_key=facts.get("noise_key"),
         )

@@ -28,9 +28,10 @@ from fedpals.experiments.experiment import (
 from fedpals.experiments.results import Results, Summary
 from fedpals.experiments.selection import ALL, Selection
 from fedpals.shift.evaluation import Evaluation
-from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.event import Event
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.sweep import sweep
 
 _UNTUNED = "not computed, because its tuning runs failed; the same command tries them again"

@@ -23,8 +23,9 @@ from fedpals.experiments.results import Results, Summary
 from fedpals.experiments.selection import Selection
 from fedpals.methods.option import as_text
 from fedpals.shift.evaluation import Evaluation
-from fedpals.simulation.computing import Event, SweepSettings
+from fedpals.simulation.event import Event
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.sweep import sweep
 
 TOLERANCE = 0.03

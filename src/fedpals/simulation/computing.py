@@ -1,58 +1,20 @@
-"""One run among many: how it is computed, and the events that its progress is shown by."""
+"""How one run among many is computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Literal
 
 from fedpals.engine.lock import locked
-from fedpals.errors import FedpalsError
+from fedpals.simulation.event import Event
 from fedpals.simulation.failure import failure
 from fedpals.simulation.pools import ProcessPool
-from fedpals.simulation.record import Record, RoundLine
+from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.simulator import Callback, simulate
 from fedpals.simulation.trackers import tracking
 from fedpals.simulation.worker import Worker
-
-
-@dataclass(frozen=True)
-class SweepSettings:
-    """How to compute runs, none of which changes their results."""
-
-    out: Path
-    """Folder of runs."""
-    workers: int = 1
-    data_folder: Path | None = None
-    device: str = "cpu"
-    resume: bool = True
-    """Continue unfinished runs; otherwise they start over."""
-    checkpoint_every: int = 1
-    trackers: tuple[str, ...] = ()
-    """Where metrics go besides the record: names of `fedpals.simulation.trackers`."""
-    ray: str | None = None
-    """Address of a Ray cluster to compute on, instead of this machine's processes."""
-    deadline: float | None = None
-    """Time of `time.monotonic` after which rounds under way end and no run is begun; everything can be resumed."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something happened to a run: for progress displays."""
-
-    kind: Literal["features", "round", "note", "busy", "finished", "failed", "stopped"]
-    """"busy": another command is computing it; "note": something to know, in ``text``."""
-    run: int
-    """Position in the sweep."""
-    line: RoundLine | None = None
-    """The record's line of a round."""
-    progress: tuple[int, int] | None = None
-    """Of features: how many images are done, and their total."""
-    text: str | None = None
-    error: FedpalsError | None = None
 
 
 def compute(

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from fedpals.simulation.computing import Event, SweepSettings, compute
+from fedpals.simulation.event import Event
 from fedpals.simulation.processes import Processes, Work
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 
 
 class Executor(Protocol):
@@ -50,6 +51,7 @@ def _in_processes(settings: SweepSettings, runs: Mapping[int, Run]) -> Iterator[
 
 def _run_work(runs: Mapping[int, Run], settings: SweepSettings) -> Work:
     """Return what computes runs in a worker process."""
+    from fedpals.simulation.computing import compute  # which loads torch: there, not where processes are started
 
     def work(position: int, tell: Callable[[Event], None], stop: Callable[[], bool]) -> Event:
         return compute(position, runs[position], settings, notify=tell, stop=stop)

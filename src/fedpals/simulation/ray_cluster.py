@@ -16,10 +16,12 @@ from typing import Any
 
 from fedpals.engine.lock import locked
 from fedpals.errors import InputError, MissingExtraError
-from fedpals.simulation.computing import Event, SweepSettings, compute
+from fedpals.simulation.computing import compute
+from fedpals.simulation.event import Event
 from fedpals.simulation.executors import Executor
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 
 _ANSWER_SECONDS = 30.0
 """That a Ray cluster has to answer; Ray itself would try for minutes."""

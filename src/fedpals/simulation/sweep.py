@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpals.errors import FedpalsError
-from fedpals.simulation.computing import Event, SweepSettings, compute
+from fedpals.simulation.event import Event
 from fedpals.simulation.executors import Executor, executor
 from fedpals.simulation.record import Record
 from fedpals.simulation.run import Run
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.signals import Stop, stop_on_signals
-from fedpals.simulation.worker import network_inputs
 
 _POLL_SECONDS = 0.2
 """After which progress, signals and runs of other commands are looked at."""
@@ -64,6 +64,9 @@ def sweep(runs: Sequence[Run], settings: SweepSettings, notify: Callable[[Event]
             with executor(settings, {i: runs[i] for i in pending}) as elsewhere:
                 _follow(elsewhere, pending, watch, stop)
         else:
+            # Imported here, because torch takes a second to load, and worker processes load it themselves.
+            from fedpals.simulation.computing import compute
+
             _compute_in_turn(pending, lambda i: compute(i, runs[i], settings, notify=watch, stop=stop), watch, stop)
     return Outcome(records, failed, stop.signal, stop.out_of_time)
 
@@ -81,6 +84,10 @@ def _compute_features(
         network = run.network
         if network.backbone:
             first.setdefault((run.data.task, network.backbone, network.image_size), i)
+    if not first:
+        return
+    from fedpals.simulation.worker import network_inputs
+
     for i in first.values():
 
         def show(done: int, total: int, i: int = i) -> None:

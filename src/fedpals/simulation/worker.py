@@ -19,6 +19,7 @@ from fedpals.errors import InputError
 from fedpals.labels import Indices
 from fedpals.models import build, build_own, features, prepare
 from fedpals.simulation.run import Network, Run
+from fedpals.weights.threads import keep_one_blas_thread
 
 _CACHE_BYTES = 1 << 28
 """Clients' samples that a worker keeps prepared; beyond that they are prepared in every round."""
@@ -78,7 +79,9 @@ class Worker:
     """Trains the clients of one run in one process, with one network."""
 
     def __init__(self, run: Run, data_folder: Path | None = None, device: str = "cpu") -> None:
-        torch.set_num_threads(1)  # More threads for one small network cost more than they bring.
+        # More threads for one small network cost more than they bring, and their number would change bits.
+        torch.set_num_threads(1)
+        keep_one_blas_thread()
         self.run, self.device = run, device
         federation = run.build_federation(data_folder)
         dataset = network_inputs(run.network, federation.dataset, data_folder)

@@ -15,7 +15,7 @@ from fedpals.simulation.run import Run
 from fedpals.study.notebook import NotebookDisplay
 
 if TYPE_CHECKING:
-    from fedpals.simulation.computing import Event
+    from fedpals.simulation.event import Event
 
 
 @dataclass

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedpals.data import Federation
 from fedpals.engine.metrics import HeldOutMetrics, Metrics
-from fedpals.engine.target_model import TargetModel
 from fedpals.errors import InputError
 from fedpals.report.majority import Majority, sampling_error
 from fedpals.report.run_checks import RunChecks, check_runs
@@ -19,6 +18,8 @@ from fedpals.study.table import StudyTable, Value, build_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from fedpals.engine.target_model import TargetModel
 
 METRICS = ("accuracy", "balanced_accuracy", "log_loss", "auc", "macro_f1")
 """What tables and curves can show."""
@@ -180,6 +181,8 @@ class Study:
         # Of equal means the first is taken: the simplest use of the first method.
         (_, use), candidates = max(scores.items(), key=lambda item: sum(s.score for s, _ in item[1]) / len(item[1]))
         selected, record = max(candidates, key=lambda candidate: candidate[0].score)
+        from fedpals.engine.target_model import TargetModel  # torch takes a second to load: only where it is used
+
         model = TargetModel.load(record.model(use), self.network, trust=True)  # the user named it to `train`
         model.facts = replace(
             model.facts,

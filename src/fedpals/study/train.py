@@ -15,8 +15,8 @@ from fedpals.config import did_you_mean
 from fedpals.data import Federation, Task
 from fedpals.errors import InputError
 from fedpals.methods import Method, method_of, option_keys, options_of
-from fedpals.simulation.computing import SweepSettings
 from fedpals.simulation.run import Network, Run, run_keys
+from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.sweep import sweep
 from fedpals.study.progress import SweepProgress
 from fedpals.study.study import Study

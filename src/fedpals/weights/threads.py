@@ -31,6 +31,12 @@ def one_blas_thread(shape: tuple[int, ...]) -> AbstractContextManager[Any]:
     return nullcontext() if controller is None else controller.limit(limits=1, user_api="blas")
 
 
+def keep_one_blas_thread() -> None:
+    """Let BLAS use one thread from now on in this process, where threadpoolctl is installed."""
+    if (controller := _controller()) is not None:
+        controller.limit(limits=1, user_api="blas")
+
+
 @lru_cache(maxsize=1)
 def _controller() -> Any:
     try:
