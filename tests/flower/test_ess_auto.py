@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedpals import solve
 from fedpals.errors import InputError
 from fedpals.flower import LabelAware, messages, strategy
 from fedpals.simulation.record import Record
@@ -109,3 +110,41 @@ def test_if_nobody_compares_it_stays_at_fedavg(whole: Worker, log: pytest.LogCap
 def test_nobody_holds_samples_out(whole: Worker) -> None:
     with pytest.raises(InputError, match=r"ess is 'auto', but no client holds samples out.*ess=0\.5"):
         auto(whole).start(grid_of(whole), initial(whole), num_rounds=1)
+
+
+def undecided(worker: Worker, **settings: Any) -> LabelAware:
+    return strategy("fedpals", worker.federation.target, fraction_evaluate=0.0, wait=0.05, **settings)
+
+
+def test_without_ess_and_lam_it_is_auto_where_clients_hold_samples_out(whole: Worker, tmp_path: Path) -> None:
+    once, default = auto(whole), undecided(whole)
+    wanted = once.start(grid_of(whole, held_out=HELD_OUT), initial(whole), num_rounds=3).arrays
+    found = default.start(grid_of(whole, held_out=HELD_OUT), initial(whole), num_rounds=3).arrays
+    assert [done.choice for done in default.rounds] == [done.choice for done in once.rounds]
+    assert torch.equal(flat(found, whole), flat(wanted, whole))
+    for rounds in (1, 3):
+        again = undecided(whole, checkpoint=tmp_path / "state.safetensors")
+        found = again.start(grid_of(whole, held_out=HELD_OUT), initial(whole), num_rounds=rounds).arrays
+    assert torch.equal(flat(found, whole), flat(wanted, whole))
+    fixed = undecided(whole, checkpoint=tmp_path / "state.safetensors", ess=0.5)
+    with pytest.raises(InputError, match="another options"):
+        fixed.start(grid_of(whole, held_out=HELD_OUT), initial(whole), num_rounds=4)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "settings"),
+    [
+        (None, {}),
+        (HELD_OUT, {"ess": 0.5}),
+        (HELD_OUT, {"clip_update": 1.0, "noise_multiplier": 0.1, "privacy_delta": 1e-5}),
+    ],
+    ids=str,
+)
+def test_elsewhere_it_is_a_half(held_out: float | None, settings: dict[str, Any], whole: Worker) -> None:
+    server = undecided(whole, **settings)
+    server.start(grid_of(whole, **({} if held_out is None else {"held_out": held_out})), initial(whole), num_rounds=1)
+    (done,) = server.rounds
+    assert done.choice is None
+    if held_out is None:  # else clients train on fewer samples than the federation says
+        counts = whole.federation.counts.subset(done.participants)
+        assert done.alpha == pytest.approx(solve(counts, whole.federation.target, ess=0.5).alpha)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 
 from fedpals.flower.rounds import LabelAware
-from fedpals.methods import Method, build_method, option_keys
+from fedpals.methods import Method, build_method, option_keys, options_of
 
 
 def strategy(name: str, target: npt.ArrayLike | None = None, **settings: Any) -> LabelAware:
@@ -33,11 +33,18 @@ def _split(name: str, settings: dict[str, Any]) -> tuple[Method, dict[str, Any]]
     """Return the method with its options, and the other settings."""
     keys = option_keys().keys()
     options = {key: value for key, value in settings.items() if key in keys}
-    return build_method(name, options), {key: value for key, value in settings.items() if key not in keys}
+    others = {key: value for key, value in settings.items() if key not in keys}
+    method = build_method(name, options)
+    if "ess" in options_of(name) and not {"ess", "lam"} & options.keys():
+        others["if_held_out"] = build_method(name, {**options, "ess": "auto"})
+    return method, others
 
 
 class FedPALS(_NamedStrategy):
-    """α = argmin ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i over the nodes that replied; ``lam`` or ``ess``, 0.5 unless given."""
+    """α = argmin ‖T − Σ α_i S_i‖² + λ Σ α_i²/n_i over the nodes that replied, by ``lam`` or ``ess``.
+
+    Without either, ``ess`` is "auto" if clients hold samples out, else 0.5.
+    """
 
     method_name = "fedpals"
 

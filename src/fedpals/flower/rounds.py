@@ -67,6 +67,8 @@ class LabelAware(strategy.FedAvg):
         File for the state after every round; `start` continues from it if it exists.
     record
         Folder for a line per round, which `fedpals watch` shows.
+    if_held_out
+        Method to take instead if a client holds samples out when the first round begins, and updates carry no noise.
     clip_update, noise_multiplier, privacy_delta, outliers, aggregation
         Differential privacy and far updates: `fedpals.engine.protection.Protection`, docs/privacy.md.
     flower
@@ -88,6 +90,7 @@ class LabelAware(strategy.FedAvg):
         tell_target: bool = False,
         checkpoint: Path | str | None = None,
         record: Path | str | None = None,
+        if_held_out: Method | None = None,
         min_train_nodes: int = 1,
         **flower: Any,
     ) -> None:
@@ -97,6 +100,7 @@ class LabelAware(strategy.FedAvg):
         if not 0 < self.fraction_train <= 1:
             raise InputError(f"fraction_train is {self.fraction_train}; it must be above 0 and at most 1")
         self.method, self.seed, self.max_samples = method, seed, max_samples
+        self._given, self._if_held_out = method, None if self.protection.private else if_held_out
         self.wait, self.patience = wait, patience
         self.server_momentum, self.averaging = server_momentum, averaging
         self.target = checked_target(method, target, tell_target=tell_target)
@@ -215,6 +219,8 @@ class LabelAware(strategy.FedAvg):
         except Refused as refusal:
             raise InputError(f"round {number}: the global arrays do not match the first round's: {refusal}") from None
         self._wait_for_nodes(session, f"round {number}")
+        if not session.state.round:
+            self._choose_method(session)
         server = session.admit(self._build)
         session.arrays = arrays
         session.config = ConfigRecord({**config, "server-round": number})
@@ -321,11 +327,20 @@ class LabelAware(strategy.FedAvg):
             seed=self.seed,
         )
 
+    def _choose_method(self, session: Session) -> None:
+        """Take the method for clients that hold samples out, if there is one and they do."""
+        if self._if_held_out is None or not any(member.held_out for member in session.roster.members):
+            return
+        self.method = self._if_held_out
+        session.state.settings["options"] = _options(self.method)
+        _log.info("clients hold samples out: %s is taken; give ess or lam to decide yourself", self.method.full_title)
+
     def _begin(self, arrays: ArrayRecord, timeout: float | None, grid: Grid) -> Session:
         layout = Layout.of(arrays)
+        self.method = self._given
         settings = {
             "method": self.method.name,
-            "options": {**asdict(self.method.rule), **asdict(self.method.weighting)},
+            "options": _options(self.method),
             "target": None if self.target is None else self.target.tolist(),
             "seed": self.seed,
             "fraction_train": self.fraction_train,
@@ -336,6 +351,9 @@ class LabelAware(strategy.FedAvg):
         }
         if self.checkpoint is not None and self.checkpoint.is_file():
             state = FlowerState.load(self.checkpoint)
+            if self._if_held_out is not None and state.settings.get("options") == _options(self._if_held_out):
+                self.method = self._if_held_out  # as it was decided when the run began
+                settings["options"] = _options(self.method)
             if differences := [key for key, value in settings.items() if state.settings.get(key) != value]:
                 raise InputError(
                     f"{self.checkpoint}: belongs to a run with another {differences[0]} "
@@ -372,6 +390,11 @@ class LabelAware(strategy.FedAvg):
 
     def _names(self) -> tuple[str, str, str]:
         return self.method.title, self.method.rule.name, self.method.weighting.name
+
+
+def _options(method: Method) -> dict[str, Any]:
+    """Return the options of a method's client rule and weighting."""
+    return {**asdict(method.rule), **asdict(method.weighting)}
 
 
 def _message(record: RecordDict, kind: str, node: int) -> Message:
