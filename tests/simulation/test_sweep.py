@@ -123,7 +123,6 @@ def test_an_interruption_is_passed_on(controlled: Controlled, tmp_path: Path) ->
 def test_features_that_runs_share_are_computed_once_before_they_start(
     interrupted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    module = import_module("fedpals.simulation.sweep")
     said: list[tuple[str, int]] = []
 
     def read(network: Network, dataset: Dataset, _: None, progress: Callable[[int, int], None]) -> Dataset:
@@ -138,8 +137,8 @@ def test_features_that_runs_share_are_computed_once_before_they_start(
         said.append(("computed", position))
         return Event("finished", position)
 
-    monkeypatch.setattr(module, "network_inputs", read)
-    monkeypatch.setattr(module, "compute", compute)
+    monkeypatch.setattr("fedpals.simulation.worker.network_inputs", read)
+    monkeypatch.setattr("fedpals.simulation.computing.compute", compute)
     common = {"task": "digits", "backbone": "mobilenet_v2", "model": "logistic"}
     runs = [Run.of(**common, image_size=size, seed=seed) for size in (32, 64) for seed in (0, 1)]
     told: list[Event] = []

@@ -217,7 +217,7 @@ def test_a_script_without_a_guard_and_with_its_own_classes_uses_workers(tmp_path
 
 def test_a_study_resumes_and_a_finished_one_returns_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = study(tmp_path)
-    monkeypatch.setattr("fedpals.simulation.sweep.compute", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr("fedpals.simulation.computing.compute", lambda *_, **__: pytest.fail("computed again"))
     again = study(tmp_path)
     assert [r.path for r in again.runs] == [r.path for r in first.runs]
 

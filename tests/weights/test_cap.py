@@ -184,6 +184,16 @@ def test_the_asked_for_ess_is_met_or_clamped(seed: int, ess: float) -> None:
         assert weights.ess == pytest.approx(ess, rel=1e-3 if near_zero else 1e-7)
 
 
+def test_an_ess_is_found_where_a_single_client_is_below_the_cap_at_infinity() -> None:
+    """Alone it cannot move: there the search once began, and ended, at μ = 0."""
+    counts, target = np.array([[10, 5, 2], [18, 12, 42], [35, 44, 37], [9, 22, 45]]), [0.15, 0.61, 0.24]
+    fedavg = capped_fedavg(counts.sum(axis=1) / counts.sum(), 0.3)
+    assert (fedavg < 0.3).sum() == 1
+    for ess in np.linspace(0.5, 0.9, 9):
+        weights = fedpals.solve(counts, target, ess=float(ess), max_weight=0.3)
+        assert weights.ess == pytest.approx(ess, rel=1e-6)
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_an_ess_just_below_the_highest_is_no_exception(block: int) -> None:
     for seed in range(100 * block, 100 * (block + 1)):

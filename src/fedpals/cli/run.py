@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -108,8 +108,9 @@ def expand(settings: Mapping[str, Any], seeds: int) -> list[Run]:
 
 def need_torch(command: str, *, here: bool = True) -> None:
     """Raise an error that names the extra to install if torch is missing, and load it if it is to compute ``here``."""
-    if not here and find_spec("torch") is not None:
-        return
+    with suppress(ImportError):  # where the import of torch is blocked, so is the look for it
+        if not here and find_spec("torch") is not None:
+            return
     gc.disable()  # what is loaded stays: looking for garbage in it, now and while numba loads, takes long
     try:
         import torch  # noqa: F401

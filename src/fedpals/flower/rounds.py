@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from fedpals.flower.record import record_round
 from fedpals.flower.session import FlowerState, Session
 from fedpals.labels import LabelCounts, Vector
 from fedpals.methods import Method
+from fedpals.methods.description import all_options
 from fedpals.rng import generator
 from fedpals.shift import Head, Homogeneity, Tally
 
@@ -332,7 +332,7 @@ class LabelAware(strategy.FedAvg):
         if self._if_held_out is None or not any(member.held_out for member in session.roster.members):
             return
         self.method = self._if_held_out
-        session.state.settings["options"] = _options(self.method)
+        session.state.settings["options"] = all_options(self.method)
         _log.info("clients hold samples out: %s is taken; give ess or lam to decide yourself", self.method.full_title)
 
     def _begin(self, arrays: ArrayRecord, timeout: float | None, grid: Grid) -> Session:
@@ -340,7 +340,7 @@ class LabelAware(strategy.FedAvg):
         self.method = self._given
         settings = {
             "method": self.method.name,
-            "options": _options(self.method),
+            "options": all_options(self.method),
             "target": None if self.target is None else self.target.tolist(),
             "seed": self.seed,
             "fraction_train": self.fraction_train,
@@ -351,9 +351,9 @@ class LabelAware(strategy.FedAvg):
         }
         if self.checkpoint is not None and self.checkpoint.is_file():
             state = FlowerState.load(self.checkpoint)
-            if self._if_held_out is not None and state.settings.get("options") == _options(self._if_held_out):
+            if self._if_held_out is not None and state.settings.get("options") == all_options(self._if_held_out):
                 self.method = self._if_held_out  # as it was decided when the run began
-                settings["options"] = _options(self.method)
+                settings["options"] = all_options(self.method)
             if differences := [key for key, value in settings.items() if state.settings.get(key) != value]:
                 raise InputError(
                     f"{self.checkpoint}: belongs to a run with another {differences[0]} "
@@ -390,11 +390,6 @@ class LabelAware(strategy.FedAvg):
 
     def _names(self) -> tuple[str, str, str]:
         return self.method.title, self.method.rule.name, self.method.weighting.name
-
-
-def _options(method: Method) -> dict[str, Any]:
-    """Return the options of a method's client rule and weighting."""
-    return {**asdict(method.rule), **asdict(method.weighting)}
 
 
 def _message(record: RecordDict, kind: str, node: int) -> Message:

@@ -1,4 +1,4 @@
-"""A client rule as a message carries it: its name and its options."""
+"""A client rule as a message carries it, its name and its options; and all options of a method."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedpals.errors import InputError
-from fedpals.methods import METHODS, ClientRule
+from fedpals.methods import METHODS, ClientRule, Method
 
 
 def describe_rule(rule: ClientRule) -> dict[str, Any]:
@@ -27,3 +27,8 @@ def described_rule(description: Mapping[str, Any]) -> ClientRule:
             "or register the rule here too (fedpals.register)"
         )
     return by_name[name](**options)
+
+
+def all_options(method: Method) -> dict[str, Any]:
+    """Return the options of a method's client rule and weighting, those with their defaults included."""
+    return {**asdict(method.rule), **asdict(method.weighting)}

@@ -56,13 +56,19 @@ def excess(problem: Problem, point: Point) -> float:
 def initial_mu(problem: Problem, ess: float) -> float:
     """Return the μ with ESS ``ess`` if no other weight came to 0 or the cap; 0 if T is the pooled marginal."""
     p = problem
-    w, total = p.w, 1.0
-    if p.cap is not None and p.fedavg is not p.w:  # near λ = ∞ only the clients below the cap can move
-        w = p.w * (p.fedavg < p.cap)
-        total = float(w.sum()) or 1.0
     scores = p.scores(p.T - p.mix(p.fedavg))
-    spread = math.sqrt(float(w @ np.square(scores - w @ scores / total)))
+    spread = 0.0
+    if p.cap is not None and p.fedavg is not p.w:  # near λ = ∞ only the clients below the cap can move
+        free = p.w * (p.fedavg < p.cap)
+        spread = _spread(scores, free, float(free.sum()) or 1.0)
+    if spread == 0.0:  # no cap, or a single client below it, which moves only if others leave the cap
+        spread = _spread(scores, p.w)
     return spread / math.sqrt(1.0 / ess - 1.0 / p.highest_ess)
+
+
+def _spread(scores: Vector, w: Vector, total: float = 1.0) -> float:
+    """Return √(Σ w_i (s_i − s̄)²), with s̄ = Σ w_i s_i / total the mean of the scores."""
+    return math.sqrt(float(w @ np.square(scores - w @ scores / total)))
 
 
 def _solve(newton: Newton | ActiveSet, mu: float, start: Vector | None) -> Point:
