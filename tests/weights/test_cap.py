@@ -194,6 +194,21 @@ def test_an_ess_is_found_where_a_single_client_is_below_the_cap_at_infinity() ->
         assert weights.ess == pytest.approx(ess, rel=1e-6)
 
 
+_WHERE_ROUNDING_SPOILT_THE_SEARCH = (10235, 70625, 70661, 124597, 128074, 139338, 142206, 149884, 177798)
+
+
+def test_no_ess_is_refused_with_few_clients_and_any_cap() -> None:
+    for seed in (*range(2000), *_WHERE_ROUNDING_SPOILT_THE_SEARCH):
+        rng = np.random.default_rng(seed)
+        clients, labels = int(rng.integers(2, 9)), int(rng.integers(2, 6))
+        counts = rng.integers(0 if seed % 2 else 1, 50, size=(clients, labels))
+        target, cap, ess = rng.dirichlet(np.ones(labels)), rng.uniform(1 / clients, 0.9), rng.uniform(0.02, 1)
+        if counts.sum(axis=1).all():
+            weights = fedpals.solve(counts, target, ess=ess, max_weight=cap)
+            if weights.lam not in (0.0, math.inf):  # at a limit it is clamped
+                assert weights.ess == pytest.approx(ess, rel=1e-3), seed
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_an_ess_just_below_the_highest_is_no_exception(block: int) -> None:
     for seed in range(100 * block, 100 * (block + 1)):

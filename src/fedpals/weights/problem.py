@@ -123,6 +123,10 @@ class Problem:
         """Return (v − cap/w)₊ for scores v."""
         return np.maximum(v - self._most, 0.0)
 
+    def below_cap(self, x: Vector, rows: npt.NDArray[np.intp]) -> Vector:
+        """Return cap/w − x for the weights x of a sample at the clients ``rows``: exactly 0 at the cap."""
+        return self._most[rows] - x
+
     def is_free(self, v: Vector) -> npt.NDArray[np.bool_]:
         """Return which clients have a weight that changes with v: neither 0 nor the cap."""
         free = v > 0

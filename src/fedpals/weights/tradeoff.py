@@ -41,7 +41,7 @@ def excess(problem: Problem, point: Point) -> float:
 
     With one, the weights at λ = ∞ are α'_i = w_i x'_i with x'_i = min(t, cap/w_i), and the difference is
 
-        Σ w_i (x_i − x'_i)² + 2 Σ (cap − α_i)(t − cap/w_i)₊
+        Σ w_i (x_i − x'_i)² + 2 Σ w_i (cap/w_i − x_i)(t − cap/w_i)₊
     """
     p, x = problem, problem.clip(point.v)
     if p.cap is None:
@@ -49,7 +49,7 @@ def excess(problem: Problem, point: Point) -> float:
     least, capped, missing = p.least_uneven
     excess = float(p.w @ np.square(x - least))
     if capped.size:
-        excess += 2.0 * float(missing @ (p.cap - p.w[capped] * x[capped]))
+        excess += 2.0 * float(missing @ (p.w[capped] * p.below_cap(x[capped], capped)))
     return excess
 
 
@@ -57,12 +57,12 @@ def initial_mu(problem: Problem, ess: float) -> float:
     """Return the μ with ESS ``ess`` if no other weight came to 0 or the cap; 0 if T is the pooled marginal."""
     p = problem
     scores = p.scores(p.T - p.mix(p.fedavg))
-    spread = 0.0
+    spread = _spread(scores, p.w)
     if p.cap is not None and p.fedavg is not p.w:  # near λ = ∞ only the clients below the cap can move
         free = p.w * (p.fedavg < p.cap)
-        spread = _spread(scores, free, float(free.sum()) or 1.0)
-    if spread == 0.0:  # no cap, or a single client below it, which moves only if others leave the cap
-        spread = _spread(scores, p.w)
+        of_free = _spread(scores, free, float(free.sum()) or 1.0)
+        if of_free > _ROUNDING_TOLERANCE * spread:  # unless they are alike: they move only if others leave the cap
+            spread = of_free
     return spread / math.sqrt(1.0 / ess - 1.0 / p.highest_ess)
 
 
@@ -110,14 +110,14 @@ def mu_for_ess(
         q1 = excess(p, point)
         if abs(1.0 / (least_q + q1) - ess) <= _SEARCH_TOLERANCE * min(ess, highest - ess) or high - low <= EPS * low:
             break
-        value = 1.0 / math.sqrt(q1) if q1 > 0 else math.inf
+        value = 1.0 / math.sqrt(q1) if q1 > _ROUNDING_TOLERANCE**2 else math.inf
         low, high = (mu, high) if value < goal else (low, mu)
         last_mu, last_value, last_error = last
         error = abs(value - goal)
         if error > 0.1 * last_error and mu != last_mu:  # rounding has spoilt the slope: use the last two points
             slope = (value - last_value) / (mu - last_mu)
         else:
-            slope = newton.ess_slope(mu, point) * value**3 if q1 > 0 else 0.0
+            slope = newton.ess_slope(mu, point) * value**3 if value < math.inf else 0.0
         step = mu + (goal - value) / slope if slope > 0 else low
         if not low < step < high:
             step = 0.1 * high if low == 0.0 else 10.0 * low if high == math.inf else math.sqrt(low * high)
