@@ -60,6 +60,20 @@ def test_where_all_that_have_weight_have_the_cap_nobodys_is_free() -> None:
     assert weights.covered
 
 
+def test_where_one_client_is_a_rounding_below_the_cap_that_all_with_weight_have() -> None:
+    """1/28 of the weight each for 28 of 56 clients, at different sums of roundings."""
+    at_cap = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        clients, labels, k = int(rng.integers(30, 80)), int(rng.integers(5, 12)), int(rng.integers(20, 30))
+        mixes = rng.dirichlet(np.full(labels, 0.5), size=clients)
+        counts = np.array([rng.multinomial(200, mix) for mix in mixes])
+        weights = fedpals.solve(counts, rng.dirichlet(np.full(labels, 0.1)), lam=0, max_weight=1 / k)
+        assert weights.alpha.sum() == pytest.approx(1, abs=1e-12)
+        at_cap += np.count_nonzero(weights.alpha >= 1 / k) == k
+    assert at_cap > 50
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(2, 6))
 def test_clients_that_match_only_together_with_the_cap_each(seed: int, k: int, labels: int) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpals.labels import Vector
+from fedpals.weights.cap import leaves_one_choice
 from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certificate, certify_limit
 from fedpals.weights.dual import Newton, Point, subtract_mean
 from fedpals.weights.problem import EPS, Problem
@@ -92,6 +93,9 @@ def limit_below_cap(problem: Problem, projection: Projection) -> tuple[Vector, C
     alpha = np.where(at_cap, cap, 0.0)
     rest = 1.0 - cap * int(np.count_nonzero(at_cap))
     if rows.size == 0 or rest <= EPS * rows.size:
+        return alpha, EXACT_CERTIFICATE
+    if leaves_one_choice(cap / rest, rows.size):
+        alpha[rows] = min(rest / rows.size, cap)
         return alpha, EXACT_CERTIFICATE
     point = (projection.point - p.mix(alpha)) / rest
     face = Problem(p.C[rows], p.n[rows], point, cap / rest)
