@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -40,6 +42,22 @@ def test_workers_over_clients_of_one_run_change_nothing(tmp_path: Path) -> None:
         )
     one, two = (next(tmp_path.glob(f"{w}/*/*/*/result.json")).read_text() for w in ("1", "2"))
     assert json.loads(one) == json.loads(two)
+
+
+def test_a_command_whose_workers_compute_does_not_load_torch_itself(tmp_path: Path) -> None:
+    arguments = ["run", *QUICK, "--method", "fedavg", "--seeds", "2", "--workers", "2"]
+    code = (
+        "import sys\nfrom fedpals.__main__ import main\n"
+        f"sys.argv = ['fedpals', *{arguments}]\n"
+        "try:\n    main()\nfinally:\n    print('torch' in sys.modules, file=sys.stderr)\n"
+    )
+    script = tmp_path / "command.py"
+    script.write_text(f"if __name__ == '__main__':\n{indent(code, '    ')}", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script.name], capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False
+    )
+    assert "±" in done.stdout, done.stderr
+    assert done.stderr.split()[-1] == "False"
 
 
 def test_a_configuration_file_and_flags_that_take_precedence(tmp_path: Path) -> None:

@@ -62,6 +62,18 @@ def federation_with_equal_class_conditionals() -> Federation:
     return Federation(dataset, tuple(clients), np.arange(at, at + 3), np.arange(at + 3, at + 6), target)
 
 
+def test_a_worker_computes_in_one_thread() -> None:
+    code = (
+        "import numpy as np, torch, threadpoolctl\n"
+        "from fedpals.simulation.run import Run\nfrom fedpals.simulation.worker import Worker\n"
+        f"Worker(Run.of(**{SMALL}, method='fedavg'))\n"
+        "threads = [pool['num_threads'] for pool in threadpoolctl.threadpool_info() if pool['user_api'] == 'blas']\n"
+        "print(torch.get_num_threads(), *threads)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert set(done.stdout.split()) == {"1"}, done.stderr
+
+
 def test_a_fedsgd_round_with_covered_target_is_a_gradient_step_on_the_target(tmp_path: Path) -> None:
     """Proposition 1: Σ α_i w_i = w − η ∇R_T, with R_T = Σ_y T(y) E[ℓ | Y = y]."""
     del tmp_path
