@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import fedpals
+from fedpals.engine.round import EssChoice
 from fedpals.report.advice import (
     advice,
     choice_sentence,
     coverage_sentence,
     fedavg_mismatch,
     mismatch,
+    sentence_of_choices,
     shortage_sentence,
 )
 
@@ -53,12 +55,25 @@ def test_advice_fits_the_situation() -> None:
 def test_what_was_chosen_and_why() -> None:
     assert choice_sentence([[1.0] * 8]).startswith("The ESS was 100 %: no other weights had a clearly smaller")
     assert choice_sentence([[1.0, 1.0, 0.6, 0.4, 0.4, 0.4, 0.4, 0.38]]).startswith(
-        "The ESS fell from 100 % to 39 %: weights"
+        "The ESS fell from 100 % to 39 % by round 4: weights nearer"
     )
     assert choice_sentence([[0.3, 0.3, 0.3, 0.3, 0.9, 1.0, 1.0, 1.0]]).startswith(
-        "The ESS rose from 30 % to 100 %: no other"
+        "The ESS rose from 30 % to 100 % by round 6: no other"
     )
     assert choice_sentence([[0.3]]).startswith("The ESS was 30 %: weights nearer")
+
+
+def test_the_reason_is_that_of_the_comparison() -> None:
+    # FedAvg was among the candidates and not chosen, however near the chosen ESS is.
+    assert "clearly smaller estimated target loss than FedAvg's" in choice_sentence([[0.97] * 4])
+    assert "The ESS was 97 %: weights nearer" in choice_sentence([[0.97] * 4])
+    # A cap has FedAvg's ESS at 67 %.
+    compared = EssChoice(0.67, (0.2, 0.4, 0.67), (0.9, 0.8, 0.7), (0.1, 0.1, 0.0))
+    assert sentence_of_choices([[compared] * 4]).startswith("The ESS was 67 %: no other weights had")
+    assert sentence_of_choices([[EssChoice(0.67)] * 4, []]).startswith("The ESS was 67 %: no weights were compared")
+    assert sentence_of_choices([[EssChoice(0.4, (0.4, 0.67), (0.7, 0.9), (0.0, 0.1))] * 4]).startswith(
+        "The ESS was 40 %: weights nearer"
+    )
 
 
 def test_what_was_chosen_in_single_rounds_is_not_hidden_by_the_others() -> None:

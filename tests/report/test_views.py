@@ -171,7 +171,7 @@ def test_the_chosen_ess_has_a_panel_per_row_that_chose_it() -> None:
     assert ax.get_title() == "C = 3"
     assert list(line.get_ydata()) == pytest.approx([100, 60, 40, 40])
     assert texts(exhibit.sheet)[1] == ["C = 3", "FedPALS", "2", "60.0 ± 14.1"]
-    assert "C = 3, FedPALS: The ESS fell from 100 % to 40 %: weights nearer" in exhibit.caption
+    assert "C = 3, FedPALS: The ESS fell from 100 % to 40 % by round 3: weights nearer" in exhibit.caption
 
 
 def test_a_row_whose_ess_was_chosen_while_training_shows_its_last() -> None:

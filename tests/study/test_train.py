@@ -85,9 +85,18 @@ def test_from_arrays_to_predictions_with_t_alone(tmp_path: Path) -> None:
     assert set(model.predict(X)) <= {"healthy", "sick"}
 
 
+def test_the_ess_is_chosen_while_training_unless_it_or_lam_is_given(tmp_path: Path) -> None:
+    methods = ["fedavg", "fedpals", (Halved(), "fedpals")]
+    assert study(tmp_path, methods=methods, rounds=1).methods == (
+        "FedAvg", "FedPALS (ESS auto)", "Halved+FedPALS (ESS auto)",
+    )  # fmt: skip
+    assert study(tmp_path, rounds=1, lam=2.0).methods == ("FedAvg", "FedPALS (λ 2)")
+    assert study(tmp_path, methods="fedavg", rounds=1).methods == ("FedAvg",)
+
+
 def test_a_study_tells_which_ess_was_chosen(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib").use("agg")
-    done = study(tmp_path, seeds=2, ess="auto")
+    done = study(tmp_path, seeds=2)
     assert done.methods == ("FedAvg", "FedPALS (ESS auto)")
     assert list(done.choices()) == ["FedPALS (ESS auto)"]
     ax = done.plot("ess")

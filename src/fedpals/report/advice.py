@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpals.labels import Vector
 from fedpals.weights import Weights
+
+if TYPE_CHECKING:
+    from fedpals.engine.round import EssChoice
 
 _NEGLIGIBLE_MISMATCH = 0.005
 """Share of wrong samples below which the marginals count as equal."""
@@ -17,6 +21,8 @@ _LOW_ESS = 0.25
 """Effective sample size, as a fraction, below which there is a warning."""
 _SAME_ESS = 0.05
 """Difference of effective sample sizes that is not worth a word."""
+_ROUNDED_ESS = 0.005
+"""How much less than FedAvg's an effective sample size may be to be called FedAvg's."""
 _NAMED_LABELS = 3
 """Number of labels named in a sentence."""
 
@@ -96,22 +102,34 @@ def advice(weights: Weights) -> str:
     return f"{effect}, and they keep the effect of {samples}: use them."
 
 
-def choice_sentence(runs: Sequence[Sequence[float]]) -> str:
+def sentence_of_choices(runs: Sequence[Sequence[EssChoice]]) -> str:
+    """Say which effective sample sizes were chosen, and why, from what was compared in every round of every seed."""
+    compared = [max(choice.candidates) for run in runs for choice in run if choice.candidates]
+    return choice_sentence([[choice.ess for choice in run] for run in runs if run], compared)
+
+
+def choice_sentence(runs: Sequence[Sequence[float]], fedavg: Sequence[float] = (1.0,)) -> str:
     """Say which effective sample sizes were chosen in the rounds of a training, a list per seed, and why.
 
+    ``fedavg`` has FedAvg's ESS, below 1 with a cap, in the rounds in which weights were compared.
+
     >>> choice_sentence([[0.42, 0.41, 0.41, 0.41]])
-    "The ESS was 41 %: weights nearer to the target's labels had a smaller estimated target loss than FedAvg's."
+    "The ESS was 41 %: weights nearer to the target's labels had a clearly smaller estimated target loss than FedAvg's."
     """
     early = float(np.median([value for run in runs for value in run[: max(1, len(run) // 4)]]))
     late = float(np.median([value for run in runs for value in run[-max(1, len(run) // 4) :]]))
     if abs(early - late) < _SAME_ESS:
         change = f"was {_with_exceptions(late, [value for run in runs for value in run])}"
     else:
-        change = f"{'fell' if late < early else 'rose'} from {percent(early)} to {percent(late)}"
-    if late > 1 - _SAME_ESS:
+        usual = [float(np.median(values)) for values in zip(*runs, strict=False)]
+        there = next(i for i, value in enumerate(usual, 1) if abs(value - late) < _SAME_ESS or i == len(usual))
+        change = f"{'fell' if late < early else 'rose'} from {percent(early)} to {percent(late)} by round {there}"
+    if not fedavg:
+        reason = "no weights were compared, since no others were possible, or nobody's held-out samples tell them apart"
+    elif late > np.median(fedavg) - _ROUNDED_ESS:
         reason = "no other weights had a clearly smaller estimated target loss than FedAvg's"
     else:
-        reason = "weights nearer to the target's labels had a smaller estimated target loss than FedAvg's"
+        reason = "weights nearer to the target's labels had a clearly smaller estimated target loss than FedAvg's"
     return f"The ESS {change}: {reason}."
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from fedpals.engine.recorded import ServerView
 from fedpals.labels import LabelCounts
 from fedpals.report import light
-from fedpals.report.advice import advice, choice_sentence, mismatch, shortage_sentence
+from fedpals.report.advice import advice, mismatch, sentence_of_choices, shortage_sentence
 from fedpals.report.looks import Look, looks
 from fedpals.report.majority import Majority, sampling_error, typical_error
 from fedpals.report.paired import Paired
@@ -173,9 +173,9 @@ def _advice(by_method: Mapping[str, Sequence[WatchedRun]], view: ServerView | No
     for title, members in by_method.items():
         run = members[0]
         ess = run.ess()
-        chosen = [[line.choice.ess for line in member.lines if line.choice is not None] for member in members]
+        chosen = [[line.choice for line in member.lines if line.choice is not None] for member in members]
         if any(chosen):
-            sentences.append(f"{title}: {choice_sentence([values for values in chosen if values])}")
+            sentences.append(f"{title}: {sentence_of_choices(chosen)}")
         if ess and ess[-1] < 1 - 1e-6 and len(run.lines[-1].weights.participants) == len(view.counts):
             seed = f", seed {run.seed}" if len(members) > 1 else ""
             sentences.append(f"{title}{seed}: {advice(_solved(view, None, round(max(ess[-1], 1e-3), 3)))}")

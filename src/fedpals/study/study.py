@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpals.data import Federation
 from fedpals.engine.metrics import HeldOutMetrics, Metrics
+from fedpals.engine.round import EssChoice
 from fedpals.errors import InputError
 from fedpals.report.majority import Majority, sampling_error
 from fedpals.report.run_checks import RunChecks, check_runs
@@ -101,7 +102,7 @@ class Study:
         kinds = {record.run.method.full_title: record.run.method.name for record in self.runs}
         known_looks = looks((title, {"method": name}) for title, name in kinds.items())
         if metric == "ess":
-            chosen = self._chosen_ess()
+            chosen = {title: [[choice.ess for choice in run] for run in runs] for title, runs in self._chosen().items()}
             if not chosen:
                 raise InputError("metric is 'ess', but no run chose its ESS while training; train with ess='auto'")
             series = [Series.range_of_rounds(known_looks[title], runs) for title, runs in chosen.items()]
@@ -141,17 +142,17 @@ class Study:
 
     def choices(self) -> dict[str, str]:
         """Return a sentence for every method that chose its ESS while training: which, and why."""
-        from fedpals.report.advice import choice_sentence
+        from fedpals.report.advice import sentence_of_choices
 
-        return {title: choice_sentence(runs) for title, runs in self._chosen_ess().items()}
+        return {title: sentence_of_choices(runs) for title, runs in self._chosen().items() if any(runs)}
 
-    def _chosen_ess(self) -> dict[str, list[list[float]]]:
-        """Return the ESS of every round, a list per seed, of the methods that chose it while training."""
-        chosen: dict[str, list[list[float]]] = {}
+    def _chosen(self) -> dict[str, list[list[EssChoice]]]:
+        """Return the choices of every round, a list per seed, of the methods that chose their ESS while training."""
+        chosen: dict[str, list[list[EssChoice]]] = {}
         for record in self.runs:
             if record.run.method.weighting.chooses:
-                ess = [line.choice.ess for line in record.lines() if line.choice is not None]
-                chosen.setdefault(record.run.method.full_title, []).append(ess)
+                choices = [line.choice for line in record.lines() if line.choice is not None]
+                chosen.setdefault(record.run.method.full_title, []).append(choices)
         return chosen
 
     def _candidates(self) -> list[tuple[int, float, float]]:

@@ -76,11 +76,11 @@ def train(
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers:
         raise InputError(f"seeds is {seeds}; give at least one")
-    built = _methods(listed, settings)
-    rest = {key: value for key, value in settings.items() if key not in option_keys()}
+    keys = {**{key: value for key, value in settings.items() if key not in option_keys()}, "rounds": rounds}
+    ess = _default_ess(federation, keys, settings)
     runs = [
-        _run(federation, method, model, {**rest, "rounds": rounds, "seed": seed})
-        for method in built
+        _run(federation, method, model, {**keys, "seed": seed})
+        for method in _methods(listed, settings, ess)
         for seed in numbers
     ]
     console = Console()
@@ -94,9 +94,19 @@ def train(
     return Study(outcome.records, federation, model if callable(model) else None)
 
 
-def _methods(given: Sequence[Any], settings: Mapping[str, Any]) -> list[Method]:
-    """Build the methods; an option goes to those that take it, and one that none takes is an error."""
-    options = {key: value for key, value in settings.items() if key in option_keys()}
+def _default_ess(federation: Federation, keys: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ESS of methods that have one, as `Run.of` has it: auto where clients hold samples out."""
+    run = _run(federation, method_of("fedavg"), None, {**keys, "seed": 0})
+    held_out = run.knowledge.held_out is not None and not run.protection.private
+    return {"ess": "auto"} if held_out and settings.get("ess") is None and settings.get("lam") is None else {}
+
+
+def _methods(given: Sequence[Any], settings: Mapping[str, Any], ess: Mapping[str, Any]) -> list[Method]:
+    """Build the methods; an option goes to those that take it, and one that none takes is an error.
+
+    ``ess`` is the one of methods that have an ESS, where the settings give none.
+    """
+    options = {key: value for key, value in settings.items() if key in option_keys() and value is not None}
     names = [name for method in given for name in (method if isinstance(method, tuple) else (method,))]
     taken = {key for name in names if isinstance(name, str) for key in options_of(name)}
     if unused := sorted(options.keys() - taken):
@@ -105,7 +115,7 @@ def _methods(given: Sequence[Any], settings: Mapping[str, Any]) -> list[Method]:
     for method in given:
         own = {key for name in (method if isinstance(method, tuple) else (method,)) if isinstance(name, str)
                for key in options_of(name)}  # fmt: skip
-        built.append(method_of(method, {key: value for key, value in options.items() if key in own}))
+        built.append(method_of(method, {key: value for key, value in {**ess, **options}.items() if key in own}))
     if twice := [method.full_name for method in built if [m.full_name for m in built].count(method.full_name) > 1]:
         raise InputError(
             f"methods: {twice[0]!r} appears twice; give the objects other names (their class attribute name)"
