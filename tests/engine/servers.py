@@ -12,10 +12,11 @@ from fedpals.config import validated
 from fedpals.engine.client import Update
 from fedpals.engine.protection import Protection
 from fedpals.engine.round import Round
-from fedpals.engine.server import Server
+from fedpals.engine.server import Compare, Server
 from fedpals.engine.state import ServerState
 from fedpals.labels import LabelCounts
 from fedpals.methods import build_method
+from fedpals.shift.candidates import Comparison
 
 SIZES = [555, *[49] * 8, 53]
 """Of ten clients, so that FedAvg gives the first α = 0.555."""
@@ -39,7 +40,7 @@ def server(
     )
 
 
-def advance(own: Server, moves: Mapping[int, Any], *, others: Any = 0.0) -> Round:
+def advance(own: Server, moves: Mapping[int, Any], *, others: Any = 0.0, compare: Compare | None = None) -> Round:
     """One round in which clients move the parameters by ``moves``, and the others by ``others``; text is a refusal."""
 
     def update(i: int) -> Update | str:
@@ -51,7 +52,14 @@ def advance(own: Server, moves: Mapping[int, Any], *, others: Any = 0.0) -> Roun
     def train(clients: Sequence[int]) -> Iterable[Update | str]:
         return [update(i) for i in clients]
 
-    return own.advance(own.participants(own.state.round + 1), train, no_losses)
+    return own.advance(own.participants(own.state.round + 1), train, no_losses, compare)
 
 
 no_losses: Callable[[Sequence[int]], Iterable[float]] = lambda clients: [0.0 for _ in clients]  # noqa: E731
+
+
+def equal_models(labels: int, models: int) -> Comparison:
+    """Models of which every sample says the same, so that the largest ESS is chosen."""
+    samples = np.full(labels, 5)
+    ones = np.ones((labels, models))
+    return Comparison(samples, 5 * ones, 5 * ones[:, :, None] * ones[:, None, :])

@@ -18,7 +18,8 @@ from fedpals.engine.client import Update
 from fedpals.engine.outliers import outliers
 from fedpals.engine.server import DivergedError
 from fedpals.engine.state import ServerState
-from tests.engine.servers import advance, no_losses, server
+from fedpals.labels import LabelCounts
+from tests.engine.servers import advance, equal_models, no_losses, server
 
 HONEST = {i: [1.0 + 0.1 * i, 0.2 * (-1) ** i, 0.0] for i in range(10)}
 
@@ -70,6 +71,17 @@ def test_without_liars_near_each_other_the_median_is_the_mean() -> None:
 def test_weighted_median() -> None:
     assert weighted_median(np.array([3.0, 1.0, 2.0]), np.array([0.2, 0.4, 0.4])) == 2.0
     assert weighted_median(np.array([5.0, 1.0]), np.array([0.5, 0.5])) == 1.0
+
+
+def test_the_ess_of_candidates_is_that_of_the_weights_that_the_median_gives() -> None:
+    counts = LabelCounts.of(np.array([[10, 0], [0, 10], [8, 2], [5, 5]]))
+    own = server(method="fedpals", ess="auto", aggregation="geometric_median", counts=counts, target=[0.9, 0.1])
+    moves = {0: [0.0, 0.0, 4.0], 1: [0.0, 4.0, 0.0]}
+    done = advance(own, moves, compare=lambda _, models: equal_models(2, len(models)))
+    assert done.choice is not None
+    assert len(done.choice.candidates) == len(done.choice.losses) == 4
+    assert done.choice.ess == done.choice.candidates[-1] == pytest.approx(own.achieved(done)[1])
+    assert done.choice.ess < 0.9, "FedAvg's own is 1"
 
 
 # Far updates

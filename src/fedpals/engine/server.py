@@ -147,7 +147,7 @@ class Server:
         moves = [self._move(self.method.rule.step(state.vector, average)) for average in averages]
         if not all(torch.isfinite(vector).all() for vector, _ in moves):
             raise DivergedError(f"round {number}: {_largest(collected, state.vector)}")
-        chosen, choice = self._choose(participants, candidates, [vector for vector, _ in moves], compare)
+        chosen, choice = self._choose(participants, weights, [vector for vector, _ in moves], compare)
         alpha, (vector, velocity) = weights[chosen], moves[chosen]
         mix = label_mix(self.method.rule, self.counts, self.target, participants, alpha, self._population)
         weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
@@ -230,19 +230,22 @@ class Server:
         return len(candidates) - 1 if position is None or len(candidates) == 1 else position
 
     def _choose(
-        self, participants: Indices, candidates: Sequence[Vector], vectors: Sequence[Tensor], compare: Compare | None
+        self, participants: Indices, weights: Sequence[Vector], vectors: Sequence[Tensor], compare: Compare | None
     ) -> tuple[int, EssChoice | None]:
-        """Return the number of the best of ``candidates``, and why; the last choice if nobody compares them."""
+        """Return the number of the best candidate, and why; the last choice if nobody compares them.
+
+        ``weights`` are those that ``vectors`` are made with: where a median is taken, they are not the candidates.
+        """
         if not self.method.weighting.chooses:
             return 0, None
-        ess = tuple(self._ess(participants, alpha) for alpha in candidates)
+        ess = tuple(self._ess(participants, alpha) for alpha in weights)
         comparison = compare(participants.tolist(), vectors) if compare is not None and len(vectors) > 1 else None
         try:
             losses = None if comparison is None else CandidateLosses.of(comparison, self.target)
         except InputError:  # nobody who answered has a label of the target
             losses = None
         if losses is None:
-            last = self._position(candidates)
+            last = self._position(weights)
             return last, EssChoice(ess[last])
         values, errors = (tuple(numbers.tolist()) for numbers in (losses.value, losses.errors))
         return losses.best, EssChoice(ess[losses.best], ess, values, errors)
