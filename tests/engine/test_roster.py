@@ -94,3 +94,35 @@ def test_a_refused_node_may_try_again_after_it_was_away() -> None:
     assert full.connected(["a", "b"]) == []
     full.connected(["a"])
     assert full.connected(["a", "b"]) == ["b"]
+
+
+def judging(*held_out: int, cap: int | None = None) -> Roster[str]:
+    """Sites a, b, c, … that train on 100 samples each."""
+    sites = {site: Introduction([60, 40, 0], i, n) for i, (site, n) in enumerate(zip("abcdef", held_out, strict=False))}
+    full = Roster[str](3, cap)
+    full.connected(sites)
+    full.hear(sites)
+    full.settle()
+    return full
+
+
+@pytest.mark.parametrize(
+    ("held_out", "cap", "claims"),
+    [
+        ((50, 10, 10), None, []),
+        ((90, 0, 0), None, []),
+        ((90, 4, 4), None, ["0 claims to hold 90 samples out, all 2 others together 8:"]),
+        ((101, 50, 0), None, ["0 claims to hold 101 samples out, more than the 100 that it trains on:"]),
+        ((5000, 10, 0), None, ["0 claims to hold 5000 samples out, more than the 100 that it trains on and all 1 oth"]),
+        ((5000, 10, 1), 1000, ["0 claims to hold 5000 samples out, more than max_samples=1000: it is not asked to"]),
+    ],
+)
+def test_who_claims_to_hold_too_much_out_is_named(
+    held_out: tuple[int, ...], cap: int | None, claims: list[str]
+) -> None:
+    full = judging(*held_out, cap=cap)
+    found = full.claims("abc", str)
+    assert len(found) == len(claims)
+    assert all(line.startswith(claim) for line, claim in zip(found, claims, strict=True))
+    assert full.holders([0, 1, 2]) == [i for i, n in enumerate(held_out) if 0 < n <= (cap or n)]
+    assert all("all " in line for line in full.claims("", str)), "what is no comparison with others is said once"

@@ -200,8 +200,16 @@ class Roster(Generic[Node]):
         cap = self.cap
         return [] if cap is None else [i for i, member in enumerate(self.members) if sum(member.counts) > cap]
 
+    def holders(self, rows: Iterable[int]) -> list[int]:
+        """Return those of ``rows`` that hold samples out, and no more than ``cap``: they can judge models."""
+        most = math.inf if self.cap is None else self.cap
+        return [row for row in rows if 0 < self.members[row].held_out <= most]
+
     def claims(self, new: Iterable[Node], name: Name) -> list[str]:
-        """Return a line for every client whose claim decides the weights; for a capped one only if it is ``new``."""
+        """Return a line for every client whose claim decides the weights or the estimates of held-out samples.
+
+        Clients that are above ``cap``, or hold out more than they train on, are named only if they are ``new``.
+        """
         rows, nodes = self.present.tolist(), set(new)
         sizes = {row: sum(self.members[row].counts) for row in rows}
         lines = []
@@ -214,6 +222,28 @@ class Roster(Generic[Node]):
                 lines.append(
                     f"{name(row)} claims {size} samples, all {len(rows) - 1} others together {others}: the weights "
                     "depend on whether that is true; max_samples or max_weight would bound it"
+                )
+        return lines + self._held_out_claims(rows, nodes, name)
+
+    def _held_out_claims(self, rows: Sequence[int], new: set[Node], name: Name) -> list[str]:
+        holders, lines = set(self.holders(rows)), []
+        together = sum(self.members[row].held_out for row in holders)
+        for row in rows:
+            member = self.members[row]
+            claim, own = f"{name(row)} claims to hold {member.held_out} samples out", sum(member.counts)
+            if row not in holders:
+                if member.held_out and member.node in new:
+                    lines.append(f"{claim}, more than max_samples={self.cap}: it is not asked to judge models")
+                continue
+            others, reasons = together - member.held_out, []
+            if member.held_out > own and member.node in new:
+                reasons.append(f"more than the {own} that it trains on")
+            if others and member.held_out > _GIANT * others:
+                reasons.append(f"all {len(holders) - 1} others together {others}")
+            if reasons:
+                lines.append(
+                    f"{claim}, {' and '.join(reasons)}: the estimates, and an ESS that is chosen by them, depend on "
+                    "whether that is true; max_samples would bound it"
                 )
         return lines
 
