@@ -78,3 +78,5 @@ class Round:
     """Where the models carry noise for differential privacy."""
     outliers: tuple[Outlier, ...] = ()
     """Clients whose updates are far longer than the others', whatever was done to them."""
+    uncompared: str = ""
+    """Why candidates were not compared, where there were several and they were not."""

@@ -24,6 +24,7 @@ from fedpals.engine.state import ServerState
 from fedpals.errors import InputError
 from fedpals.labels import Indices, LabelCounts, Vector
 from fedpals.methods import ClientRule, Method
+from fedpals.methods.pals import DEFAULT_ESS
 from fedpals.rng import generator
 from fedpals.shift.candidates import CandidateLosses, Comparison
 from fedpals.shift.prior import prior_shift
@@ -34,8 +35,8 @@ _WARM_UP_ROUNDS = 5
 
 Losses = Callable[[Sequence[int]], Iterable[float]]
 """The losses of the global parameters at clients; NaN where a client does not say."""
-Compare = Callable[[Sequence[int], Sequence[Tensor]], Comparison | None]
-"""Compares parameters on samples that clients held out; None where nobody did."""
+Compare = Callable[[Sequence[int], Sequence[Tensor]], Comparison | str]
+"""Compares parameters on samples that clients held out; or why nobody did."""
 
 
 class Server:
@@ -116,7 +117,7 @@ class Server:
     def weigh(self, participants: Indices) -> Vector:
         """Return α for ``participants``: of the candidates the one that was chosen last."""
         candidates = self._candidates(participants)
-        return candidates[self._position(candidates)]
+        return candidates[self._position(participants, candidates)]
 
     def weighed(self, participants: Indices) -> Indices:
         """Return those of ``participants`` that are trained in the next round: they have weight in a candidate."""
@@ -147,14 +148,16 @@ class Server:
         moves = [self._move(self.method.rule.step(state.vector, average)) for average in averages]
         if not all(torch.isfinite(vector).all() for vector, _ in moves):
             raise DivergedError(f"round {number}: {_largest(collected, state.vector)}")
-        chosen, choice = self._choose(participants, weights, [vector for vector, _ in moves], compare)
+        compared = self._candidate_losses(participants, [vector for vector, _ in moves], compare)
+        chosen = self._position(participants, candidates) if isinstance(compared, str) else compared.best
+        choice = self._choice(participants, weights, chosen, compared)
         alpha, (vector, velocity) = weights[chosen], moves[chosen]
         mix = label_mix(self.method.rule, self.counts, self.target, participants, alpha, self._population)
         weighting = self._learn(participants, losses) if self.method.weighting.needs_losses else state.weighting
         spent = self._spend(participants, alpha, clipped)
         state.round, state.vector, state.weighting = number, vector, weighting
         state.lengths = collected.lengths
-        if len(candidates) > 1:
+        if not isinstance(compared, str):
             state.position = chosen
         state.velocity, state.average = velocity, self._average(number, vector)
         if spent is None:  # with noise for privacy nothing of the clients is kept but the aggregate
@@ -172,6 +175,7 @@ class Server:
             choice,
             spent,
             collected.outliers,
+            compared if isinstance(compared, str) else "",
         )
 
     @property
@@ -224,31 +228,39 @@ class Server:
         self._last_candidates = participants, candidates
         return candidates
 
-    def _position(self, candidates: Sequence[Vector]) -> int:
-        """Return the number of the candidate that was chosen last; FedAvg's, the last, before the first choice."""
-        position = self.state.position
-        return len(candidates) - 1 if position is None or len(candidates) == 1 else position
+    def _position(self, participants: Indices, candidates: Sequence[Vector]) -> int:
+        """Return the number of the candidate that was chosen last; before that, of the one nearest to `DEFAULT_ESS`.
 
-    def _choose(
-        self, participants: Indices, weights: Sequence[Vector], vectors: Sequence[Tensor], compare: Compare | None
-    ) -> tuple[int, EssChoice | None]:
-        """Return the number of the best candidate, and why; the last choice if nobody compares them.
-
-        ``weights`` are those that ``vectors`` are made with: where a median is taken, they are not the candidates.
+        So a client that only says that it could compare does not make FedPALS FedAvg.
         """
-        if not self.method.weighting.chooses:
-            return 0, None
-        ess = tuple(self._ess(participants, alpha) for alpha in weights)
-        comparison = compare(participants.tolist(), vectors) if compare is not None and len(vectors) > 1 else None
+        if len(candidates) == 1:
+            return 0
+        if self.state.position is not None:
+            return self.state.position
+        return int(np.argmin([abs(self._ess(participants, alpha) - DEFAULT_ESS) for alpha in candidates]))
+
+    def _candidate_losses(
+        self, participants: Indices, vectors: Sequence[Tensor], compare: Compare | None
+    ) -> CandidateLosses | str:
+        """Return what clients estimate of the candidates' ``vectors``, or why nothing; "" if there is only one."""
+        if compare is None or len(vectors) == 1:
+            return ""
+        comparison = compare(participants.tolist(), vectors)
         try:
-            losses = None if comparison is None else CandidateLosses.of(comparison, self.target)
-        except InputError:  # nobody who answered has a label of the target
-            losses = None
-        if losses is None:
-            last = self._position(weights)
-            return last, EssChoice(ess[last])
-        values, errors = (tuple(numbers.tolist()) for numbers in (losses.value, losses.errors))
-        return losses.best, EssChoice(ess[losses.best], ess, values, errors)
+            return comparison if isinstance(comparison, str) else CandidateLosses.of(comparison, self.target)
+        except InputError as error:  # nobody who answered has a label of the target
+            return str(error)
+
+    def _choice(
+        self, participants: Indices, weights: Sequence[Vector], chosen: int, losses: CandidateLosses | str
+    ) -> EssChoice | None:
+        """Return what was chosen, and why; ``weights`` are those used: a median's are not the candidates."""
+        if not self.method.weighting.chooses:
+            return None
+        ess = tuple(self._ess(participants, alpha) for alpha in weights)
+        if isinstance(losses, str):
+            return EssChoice(ess[chosen])
+        return EssChoice(ess[chosen], ess, tuple(losses.value.tolist()), tuple(losses.errors.tolist()))
 
     def _ess(self, participants: Indices, alpha: Vector) -> float:
         """Return 1/Σ(α_i²/n_i) as a fraction of the participants' samples."""

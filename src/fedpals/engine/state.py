@@ -31,7 +31,7 @@ class ServerState:
     """The rule's vectors of clients."""
     weighting: Vector | None = None
     position: int | None = None
-    """Number of the weights that were chosen last, where the weighting has several."""
+    """Number of the weights that were chosen last, where the weighting has several; None before they are compared."""
     mixes: list[Vector] = field(default_factory=list)
     """p_α of the last rounds, as many as it takes every client to have its turn."""
     lengths: Lengths = field(default_factory=dict)

@@ -11,7 +11,10 @@ _SHOWN_WEIGHTS = 10
 
 
 def warnings(server: Server, result: Round, name: Name) -> list[str]:
-    """Return a line for every client whose update was refused or is far from the others', and one for a cap too low."""
+    """Return a line for every client whose update was refused or is far from the others'.
+
+    Also for a cap that is too low, and for candidates that could not be compared.
+    """
     policy, lines = server.protection.outliers, []
     weighting, left = server.method.weighting, result.participants.size
     cap, usual = weighting.largest_weight(left), weighting.largest_weight(server.counts.shape[0])
@@ -19,6 +22,13 @@ def warnings(server: Server, result: Round, name: Name) -> list[str]:
         lines.append(
             f"round {result.number}: only {left} clients are left, whose weights cannot all be below max_weight = "
             f"{usual:g}: each has {cap:.4g}"
+        )
+    if result.uncompared and result.choice is not None:
+        position = server.state.position
+        kept = "the one nearest to an ESS of 50 %" if position is None else f"number {position + 1}, as chosen last,"
+        lines.append(
+            f"round {result.number}: the candidates for the ESS are not compared ({result.uncompared}): {kept} is "
+            f"taken, here {100 * result.choice.ess:.1f} %"
         )
     if policy != "refuse":  # otherwise they are among the refused
         done = "it is shortened to the median" if policy == "clip" else "it is used as it is"

@@ -18,6 +18,8 @@ from fedpals.engine.refusal import Refused
 from fedpals.errors import InputError
 from fedpals.flower import messages
 from fedpals.flower.session import BestModel, Session
+from fedpals.labels import Vector
+from fedpals.methods import Method
 from fedpals.shift import (
     FeatureSums,
     Head,
@@ -32,6 +34,8 @@ from fedpals.shift.candidates import Comparison, pooled_comparison
 from fedpals.shift.gaussian import WIDEST
 
 _log = logging.getLogger("flwr")
+_SHOWN_LABELS = 10
+"""Number of labels in a line of the log."""
 
 
 def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float]:
@@ -40,17 +44,15 @@ def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float
     The session's state keeps the tallies, and the model if it is better than all earlier ones. ``key`` is the name of
     the arrays in messages.
     """
-    state, members = session.state, session.roster.members
+    state = session.state
     assert session.server is not None
 
     def check(row: int, tally: Tally) -> None:
         if len(tally.loss) != session.roster.labels:
             raise Refused(f"a tally of {len(tally.loss)} labels instead of {session.roster.labels}")
-        _check_bound(session, samples := float(tally.confusion.sum(dtype=float)))
-        if samples != members[row].held_out:
-            raise Refused(f"a tally of {samples:g} samples, but it holds {members[row].held_out} out")
+        _check_held_out(session, row, tally.confusion.sum(axis=1, dtype=float), "a tally of")
 
-    rows = [row for row in rows if members[row].held_out]
+    rows = session.roster.holders(rows)
     tallies = _collect(session, Tally, messages.TALLY, rows, RecordDict({key: session.model}), check)
     if not tallies:
         return {}
@@ -76,32 +78,60 @@ def estimate(session: Session, rows: Sequence[int], key: str) -> dict[str, float
     return metrics
 
 
-def check_choice(session: Session) -> None:
-    """Raise `InputError` if candidates cannot be compared because nobody holds samples out."""
-    if not any(member.held_out for member in session.roster.members):
+def choose_method(session: Session, target: Vector, given: Method, if_held_out: Method | None) -> Method:
+    """Return the method of a run: the ``given`` one, or ``if_held_out`` if the clients can choose its ESS for T.
+
+    They can if those that hold samples out have all labels of T that any client has; else the estimates would leave
+    out a part of T that matters, and a single client without any label of T would make FedPALS FedAvg.
+
+    Raises
+    ------
+    InputError
+        If the given method chooses and nobody holds samples out.
+    """
+    roster = session.roster
+    present = roster.present.tolist()
+    holders = roster.holders(present)
+    if given.weighting.chooses and not holders:
         raise InputError(
             "ess is 'auto', but no client holds samples out to choose with: let them, as in "
             "Trainee(..., held_out=0.1), or give a number, as ess=0.5"
         )
+    if if_held_out is None or not holders:
+        return given
+    some = f"{len(holders)} of {len(present)} clients hold samples out"
+    anybody, held_out = (np.any([roster.members[row].counts for row in rows], axis=0) for rows in (present, holders))
+    lacking = np.flatnonzero((target > 0) & anybody & ~held_out)
+    if lacking.size:
+        shown = ", ".join(map(str, lacking[:_SHOWN_LABELS])) + (", …" if lacking.size > _SHOWN_LABELS else "")
+        _log.warning(
+            "%s, but none of them has these labels of the target: %s; the ESS cannot be chosen for it, and %s stays: "
+            "let clients with these labels hold samples out, or give ess or lam",
+            some,
+            shown,
+            given.full_title,
+        )
+        return given
+    _log.info("%s: %s is taken; give ess or lam to decide yourself", some, if_held_out.full_title)
+    return if_held_out
 
 
-def compare(session: Session, rows: Sequence[int], vectors: Sequence[Tensor]) -> Comparison | None:
-    """Ask clients that hold samples out to compare models; None if nobody answers."""
-    members, shape = session.roster.members, (session.roster.labels, len(vectors))
+def compare(session: Session, rows: Sequence[int], vectors: Sequence[Tensor]) -> Comparison | str:
+    """Ask clients that hold samples out to compare models; return why not if nobody does."""
+    shape = session.roster.labels, len(vectors)
 
     def check(row: int, comparison: Comparison) -> None:
         if comparison.loss.shape != shape:
             raise Refused(f"a comparison of {comparison.loss.shape} labels × models instead of {shape}")
-        _check_bound(session, samples := float(comparison.samples.sum(dtype=float)))
-        if samples != members[row].held_out:
-            raise Refused(f"a comparison on {samples:g} samples, but it holds {members[row].held_out} out")
+        _check_held_out(session, row, comparison.samples.astype(float), "a comparison on")
 
-    rows = [row for row in rows if members[row].held_out]
+    rows = session.roster.holders(rows)
+    if not rows:
+        return "no participant holds samples out"
     content = messages.candidates([session.layout.record(vector) for vector in vectors])
     answers = _collect(session, Comparison, messages.COMPARISON, rows, content, check)
     if not answers:
-        _log.warning("round %d: no client compares candidates; the ESS stays the same", session.state.round + 1)
-        return None
+        return f"none of the {len(rows)} clients that hold samples out sent an answer that can be used"
     return pooled_comparison([answers[row] for row in rows if row in answers])
 
 
@@ -149,7 +179,7 @@ def with_recommended_layer(session: Session, rows: Sequence[int], key: str) -> t
         if (answer.labels >= labels).any():
             raise Refused(f"label {answer.labels.max()}, but there are only {labels} labels")
 
-    holders = [row for row in rows if members[row].held_out]
+    holders = session.roster.holders(rows)
     answers = _collect(session, HeldOutFeatures, messages.FEATURES, holders, RecordDict({key: session.model}), check)
     if not answers:
         raise InputError(
@@ -220,6 +250,29 @@ def _collect(
         else:
             answers[row] = answer
     return answers
+
+
+def _check_held_out(session: Session, row: int, samples: Vector, what: str) -> None:
+    """Raise `Refused` for another number of held-out samples than a client has said; name it if a label's are too many.
+
+    More of a label than it trains on would be a way to decide alone what is good for the target. A client that claims
+    more altogether was named when it joined.
+    """
+    member = session.roster.members[row]
+    if (total := float(samples.sum())) != member.held_out:
+        raise Refused(f"{what} {total:g} samples, but it holds {member.held_out} out")
+    excess = np.flatnonzero(samples > np.array(member.counts))
+    if excess.size and total <= sum(member.counts) and row not in session.named:
+        session.named.add(row)
+        label = int(excess[0])
+        _log.warning(
+            "%s claims to hold %d samples of label %d out, more than the %d that it trains on: the estimates, and an "
+            "ESS that is chosen by them, depend on whether that is true",
+            session.name(row),
+            samples[label],
+            label,
+            member.counts[label],
+        )
 
 
 def _check_bound(session: Session, samples: float) -> None:

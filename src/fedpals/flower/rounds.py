@@ -68,7 +68,8 @@ class LabelAware(strategy.FedAvg):
     record
         Folder for a line per round, which `fedpals watch` shows.
     if_held_out
-        Method to take instead if a client holds samples out when the first round begins, and updates carry no noise.
+        Method to take instead if the clients that hold samples out when the first round begins have all labels of T
+        that any client has, and updates carry no noise.
     clip_update, noise_multiplier, privacy_delta, outliers, aggregation
         Differential privacy and far updates: `fedpals.engine.protection.Protection`, docs/privacy.md.
     flower
@@ -220,13 +221,13 @@ class LabelAware(strategy.FedAvg):
             raise InputError(f"round {number}: the global arrays do not match the first round's: {refusal}") from None
         self._wait_for_nodes(session, f"round {number}")
         if not session.state.round:
-            self._choose_method(session)
+            target = self._target(session.roster.counts)
+            self.method = heldout.choose_method(session, target, self._given, self._if_held_out)
+            session.state.settings["options"] = all_options(self.method)
         server = session.admit(self._build)
         session.arrays = arrays
         session.config = ConfigRecord({**config, "server-round": number})
         session.participants = server.participants(number, session.roster.present)
-        if self.method.weighting.chooses:
-            heldout.check_choice(session)
         _log.info("configure_train: %d of %d clients take part", session.participants.size, len(session.roster.members))
         return self._jobs(session, server.weighed(session.participants).tolist())
 
@@ -311,13 +312,11 @@ class LabelAware(strategy.FedAvg):
         attendance.wait_for_nodes(session, stage, self.min_available_nodes, self.wait, self.patience)
 
     def _build(self, counts: LabelCounts) -> Server:
-        """Return the server of a run; without a target, T is the clients' pooled marginal."""
         assert self._session is not None
-        pooled = np.asarray(counts.sizes @ counts.marginals / counts.total)
         return Server(
             self.method,
             counts,
-            pooled if self.target is None else self.target,
+            self._target(counts),
             self._session.state,
             participation=self.fraction_train,
             minimum=self.min_train_nodes,
@@ -327,13 +326,9 @@ class LabelAware(strategy.FedAvg):
             seed=self.seed,
         )
 
-    def _choose_method(self, session: Session) -> None:
-        """Take the method for clients that hold samples out, if there is one and they do."""
-        if self._if_held_out is None or not any(member.held_out for member in session.roster.members):
-            return
-        self.method = self._if_held_out
-        session.state.settings["options"] = all_options(self.method)
-        _log.info("clients hold samples out: %s is taken; give ess or lam to decide yourself", self.method.full_title)
+    def _target(self, counts: LabelCounts) -> Vector:
+        """Return T; without a target, the clients' pooled marginal."""
+        return np.asarray(counts.sizes @ counts.marginals / counts.total) if self.target is None else self.target
 
     def _begin(self, arrays: ArrayRecord, timeout: float | None, grid: Grid) -> Session:
         layout = Layout.of(arrays)

@@ -91,6 +91,8 @@ class Session:
     """Rounds that there are to be."""
     recorded_at: float | None = None
     """Time of the last line of the record that this process wrote."""
+    named: set[int] = field(default_factory=set)
+    """Rows of clients that were named for what they claim to hold out."""
 
     @property
     def model(self) -> ArrayRecord:

@@ -19,6 +19,8 @@ from fedpals.weights.cap import check_cap
 from fedpals.weights.uncertainty import WeightUncertainty, weight_uncertainty
 
 Ess: TypeAlias = Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
+DEFAULT_ESS = 0.5
+"""Where none is given or chosen; no other had a better mean in what was tried."""
 _CANDIDATES = 4
 """Weights that auto chooses from, from λ → 0⁺ to FedAvg."""
 _FEDAVG_ESS = 0.999
@@ -48,7 +50,7 @@ class Pals(Weighting):
         if self.lam is not None and self.ess is not None:
             raise InputError("lam and ess are two ways to say the same: give one of them")
         if self.lam is None and self.ess is None:
-            object.__setattr__(self, "ess", 0.5)
+            object.__setattr__(self, "ess", DEFAULT_ESS)
 
     def weigh(self, counts: LabelCounts, target: Vector, participants: Indices, state: Vector | None) -> Vector:
         """Solve the paper's equation for the participants; FedAvg's weights as long as nothing is chosen."""

@@ -132,20 +132,20 @@ class Simulation:
     def _losses(self, clients: Sequence[int]) -> Iterable[float]:
         return self.pool.losses([Job(self.state.round + 1, i, self.state.vector) for i in clients])
 
-    def _compare(self, clients: Sequence[int], vectors: Sequence[Tensor]) -> Comparison | None:
-        """Compare parameters on the samples that clients held out; None where they have none.
+    def _compare(self, clients: Sequence[int], vectors: Sequence[Tensor]) -> Comparison | str:
+        """Compare parameters on the samples that clients held out; or say why that cannot be.
 
         Losses of labels that the target does not have count for nothing, so these samples are left out.
         """
         if Part.CLIENTS not in self.evaluator.samples:
-            return None
+            return "no client holds samples out"
         x, y = self.evaluator.samples[Part.CLIENTS]
         ends = np.cumsum([indices.size for indices in self.federation.held_out])
         held_out = (np.arange(ends[i] - self.federation.held_out[i].size, ends[i]) for i in clients)
         rows = [part[self.server.target[y[part]] > 0] for part in held_out]
         own = np.concatenate(rows)
         if not own.size:
-            return None
+            return "no participant holds samples of the target's labels out"
         inputs = x[torch.from_numpy(own)]
         logits = [self.evaluator.outputs(vector, inputs) for vector in vectors]
         self._compared = own, list(zip(vectors, logits, strict=True))
