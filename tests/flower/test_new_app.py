@@ -90,6 +90,21 @@ def test_a_new_app_trains_two_rounds(created: Path, tmp_path: Path, log: pytest.
     assert (network(x[frequent]).argmax(1) == y[frequent]).float().mean() > 0.5
 
 
+@pytest.mark.parametrize(("ess", "asked"), [("auto", 4), (0.5, 0), (1, 0), ("0.5", 0)])
+def test_a_new_app_takes_a_word_or_a_number(ess: str | float, asked: int, created: Path) -> None:
+    assert read_toml(created / "pyproject.toml")["tool"]["flwr"]["app"]["config"]["ess"] == "auto"
+    grid = run(created, EXAMPLE_NODES, ess=ess)
+    assert len(grid.kinds("query.comparison")) == asked
+    assert len(grid.kinds("train")) >= 2
+
+
+def test_a_new_app_says_what_it_needs(created: Path) -> None:
+    with pytest.raises(InputError, match=r"no client holds samples out.*give a number, as ess=0\.5"):
+        run(created, EXAMPLE_NODES, held_out=0.0)
+    with pytest.raises(InputError, match="ess is 'fast'"):
+        run(created, EXAMPLE_NODES, ess="fast")
+
+
 def test_a_new_app_takes_a_node_s_own_file_and_the_server_s_target(created: Path, tmp_path: Path) -> None:
     nodes: list[dict[str, Any]] = []
     for number in range(2):
