@@ -126,3 +126,26 @@ def test_who_claims_to_hold_too_much_out_is_named(
     assert all(line.startswith(claim) for line, claim in zip(found, claims, strict=True))
     assert full.holders([0, 1, 2]) == [i for i, n in enumerate(held_out) if 0 < n <= (cap or n)]
     assert all("all " in line for line in full.claims("", str)), "what is no comparison with others is said once"
+
+
+def test_giants_do_not_hide_each_other() -> None:
+    claims = (9, 10**12, 8, 10**12, 7)
+    sites = {f"site {i}": Introduction([n, 0, 0], i) for i, n in enumerate(claims)}
+    full = Roster[str](3)
+    full.connected(sites)
+    full.hear(sites)
+    full.settle()
+    assert [line.split(":")[0] for line in full.claims(sites, str)] == [
+        f"{row} claims {10**12} samples, all 3 others together 24" for row in (1, 3)
+    ]
+
+
+def test_one_client_does_not_decide_how_many_labels_there_are() -> None:
+    sites = {"liar": Introduction([1] * 7, 0), "b": Introduction([5, 5, 1], 1), "c": Introduction([4, 4, 4], 2)}
+    full = Roster[str](None)
+    full.connected(sites)
+    full.hear(sites)
+    assert full.refused == {"liar": "7 label counts instead of 3"}
+    full.connected([*sites, "d"])
+    full.hear({"d": Introduction([1, 1, 1], -5)})
+    assert "its number is -5; give every node a partition-id from 0" in full.refused["d"]

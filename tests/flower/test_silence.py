@@ -349,7 +349,7 @@ def test_a_client_that_claims_far_more_than_all_others_is_named(log: pytest.LogC
     server.start(grid, start(), num_rounds=2)
     (warning,) = warnings(log, "claims")
     assert f"client 0 (node {grid.node(0)}) claims 1000000000000 samples, all 3 others together 115" in warning
-    assert "max_samples or max_weight" in warning
+    assert "max_samples, or FedPALS's max_weight" in warning
 
 
 def test_max_weight_bounds_what_a_liar_gets() -> None:

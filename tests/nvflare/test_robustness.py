@@ -212,7 +212,7 @@ def test_a_site_that_claims_far_more_than_all_others_is_named(caplog: pytest.Log
     rounds.advance()
     (warning,) = (line for line in warnings(caplog) if "claims" in line)
     assert warning.startswith(f"{LIAR} claims 1000000000000 samples, all 4 others together ")
-    assert "max_samples or max_weight" in warning
+    assert "max_samples, or FedPALS's max_weight" in warning
 
 
 @pytest.mark.parametrize("value", [10**400, "much", None, [1.0], math.nan])

@@ -8,6 +8,7 @@ have names.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -25,7 +26,7 @@ Node = TypeVar("Node", int, str)
 _LARGEST_EXACT_COUNT = 2.0**53
 """Bound up to which float64 represents every whole number exactly."""
 _GIANT = 10
-"""A client that claims more than this times the samples of all others together is named in a warning."""
+"""Clients are named in a warning if each claims more than this times the samples of all others together."""
 
 Name = Callable[[int], str]
 """How the engine calls the client of a row."""
@@ -62,7 +63,7 @@ class Member(Generic[Node]):
 class Roster(Generic[Node]):
     """The clients that have sent their counts, and the nodes that are connected.
 
-    ``labels`` is K; if None, the first answer decides. ``cap`` bounds n_i: a client that claims more counts as ``cap``
+    ``labels`` is K; if None, the first answers decide. ``cap`` bounds n_i: a client that claims more counts as ``cap``
     samples with the same label shares.
     """
 
@@ -94,7 +95,13 @@ class Roster(Generic[Node]):
         self.refused[node] = reason
 
     def hear(self, introductions: Mapping[Node, Introduction]) -> None:
-        """Add clients that introduced themselves, or refuse them; places of new rows are final after `settle`."""
+        """Add clients that introduced themselves, or refuse them; places of new rows are final after `settle`.
+
+        If K is not known, it is what most of them have; of several, what the first has.
+        """
+        if self.labels is None and introductions:
+            lengths = Counter(len(client.counts) for _, client in sorted(introductions.items()) if client.counts)
+            self.labels = lengths.most_common(1)[0][0] if lengths else None
         for node, client in sorted(introductions.items(), key=lambda item: (*_rank(item[1].number), item[0])):
             try:
                 self._admit(node, client)
@@ -152,6 +159,8 @@ class Roster(Generic[Node]):
         labels = len(counts) if self.labels is None else self.labels
         if len(counts) != labels or not labels:
             raise Refused(f"{len(counts)} label counts instead of {labels}")
+        if introduction.number is not None and introduction.number < 0:
+            raise Refused(f"its number is {introduction.number}; give every node a partition-id from 0")
         if introduction.held_out < 0:
             raise Refused(f"it claims to hold {introduction.held_out} samples out")
         if introduction.epsilon is not None:
@@ -212,22 +221,22 @@ class Roster(Generic[Node]):
         """
         rows, nodes = self.present.tolist(), set(new)
         sizes = {row: sum(self.members[row].counts) for row in rows}
+        giants, others = _giants(sizes)
         lines = []
         for row, size in sizes.items():
-            others = sum(sizes.values()) - size
             if row in self.capped:
                 if self.members[row].node in nodes:
                     lines.append(f"{name(row)} claims {size} samples and counts as {self.cap}")
-            elif others and size > _GIANT * others:
+            elif row in giants:
                 lines.append(
-                    f"{name(row)} claims {size} samples, all {len(rows) - 1} others together {others}: the weights "
-                    "depend on whether that is true; max_samples or max_weight would bound it"
+                    f"{name(row)} claims {size} samples, all {len(rows) - len(giants)} others together {others}: the "
+                    "weights depend on whether that is true; max_samples, or FedPALS's max_weight, would bound it"
                 )
         return lines + self._held_out_claims(rows, nodes, name)
 
     def _held_out_claims(self, rows: Sequence[int], new: set[Node], name: Name) -> list[str]:
         holders, lines = set(self.holders(rows)), []
-        together = sum(self.members[row].held_out for row in holders)
+        giants, others = _giants({row: self.members[row].held_out for row in holders})
         for row in rows:
             member = self.members[row]
             claim, own = f"{name(row)} claims to hold {member.held_out} samples out", sum(member.counts)
@@ -235,17 +244,27 @@ class Roster(Generic[Node]):
                 if member.held_out and member.node in new:
                     lines.append(f"{claim}, more than max_samples={self.cap}: it is not asked to judge models")
                 continue
-            others, reasons = together - member.held_out, []
+            reasons = []
             if member.held_out > own and member.node in new:
                 reasons.append(f"more than the {own} that it trains on")
-            if others and member.held_out > _GIANT * others:
-                reasons.append(f"all {len(holders) - 1} others together {others}")
+            if row in giants:
+                reasons.append(f"all {len(holders) - len(giants)} others together {others}")
             if reasons:
                 lines.append(
                     f"{claim}, {' and '.join(reasons)}: the estimates, and an ESS that is chosen by them, depend on "
                     "whether that is true; max_samples would bound it"
                 )
         return lines
+
+
+def _giants(claims: Mapping[int, int]) -> tuple[set[int], int]:
+    """Return the rows, at most half, that each claim far more than all others together, and what these claim."""
+    rows = sorted(claims, key=lambda row: claims[row], reverse=True)
+    for count in range(len(rows) // 2, 0, -1):
+        others = sum(claims[row] for row in rows[count:])
+        if others and claims[rows[count - 1]] > _GIANT * others:
+            return set(rows[:count]), others
+    return set(), 0
 
 
 def _rank(number: int | None) -> tuple[bool, int]:
