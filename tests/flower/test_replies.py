@@ -81,6 +81,48 @@ def test_an_unusable_reply_is_refused_and_named(
     assert all(np.isfinite(a.numpy()).all() for a in result.arrays.values())
 
 
+@pytest.mark.parametrize("spoil", [lambda _: None, change("half", np.array([math.nan, 1], np.float16))])
+def test_an_update_in_another_nodes_name_is_its_senders_fault(
+    spoil: Callable[[RecordDict], None], log: pytest.LogCaptureFixture
+) -> None:
+    grid = four()
+    sender, named = grid.node(0), grid.node(3)
+
+    def forged(reply: Message) -> Message:
+        if reply.metadata.message_type == "train":
+            reply.metadata.__dict__["_src_node_id"] = named
+            spoil(reply.content)
+        return reply
+
+    grid.spoil[sender] = forged
+    server = fedpals()
+    server.start(grid, start(), num_rounds=1)
+    assert alpha_of(server) == pytest.approx(expected(COUNTS, [1, 2, 3]))
+    (refused,) = server.rounds[0].refused
+    assert (refused.client, f"its reply names node {named} as the sender" in refused.reason) == (0, True)
+    assert any(f"client 0 (node {sender}): " in r.getMessage() for r in log.records)
+
+
+@pytest.mark.parametrize("named", [None, 5])
+def test_counts_in_another_nodes_name_are_nobodys(named: int | None, log: pytest.LogCaptureFixture) -> None:
+    grid = four()
+    sender, others = grid.node(0), [grid.node(i) for i in (1, 2, 3)]
+
+    def forged(reply: Message) -> Message:
+        if reply.metadata.message_type == "query.labelcounts":
+            reply.metadata.__dict__["_src_node_id"] = named or others[2]
+            next(iter(reply.content.metric_records.values()))["counts"] = [1, 1, 900]
+        return reply
+
+    grid.spoil[sender] = forged
+    server = fedpals(patience=0.1, wait=5.0)
+    server.start(grid, start(), num_rounds=2)
+    assert server._session is not None
+    members = server._session.roster.members
+    assert {m.node: list(m.counts) for m in members} == dict(zip(others, COUNTS[1:], strict=True))
+    assert any(f"node {sender}: its reply names node" in r.getMessage() for r in log.records)
+
+
 def test_a_client_that_ignores_the_rule_is_refused() -> None:
     with pytest.raises(DivergedError, match="does not confirm that it trained with the client rule 'proximal'"):
         FedProx(**QUIET).start(four(), start(), num_rounds=1)

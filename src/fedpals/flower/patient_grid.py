@@ -106,9 +106,8 @@ class PatientGrid(Grid):
             return None
         del self._open[message_id]
         reply = replies[0]
-        question, kind = message.metadata.message_type, reply.metadata.message_type
-        if kind != question and not reply.has_error():  # SuperLink does not check it
-            reply = Message(Error(_UNREADABLE, f"it answers {kind} where it was asked {question}"), reply_to=message)
+        if not reply.has_error() and (fault := _fault(message, reply)):
+            reply = Message(Error(_UNREADABLE, fault), reply_to=message)
         if reply.has_error() and reply.error.code in _EXPIRED:
             self.silent.add(node)
             return None
@@ -143,6 +142,16 @@ class PatientGrid(Grid):
     def run(self) -> Any:
         """The run."""
         return self.grid.run
+
+
+def _fault(message: Message, reply: Message) -> str | None:
+    """Return what is wrong with the envelope of a reply, which its node writes itself and SuperLink does not check."""
+    asked, answered = message.metadata, reply.metadata
+    if answered.src_node_id != asked.dst_node_id:
+        return f"its reply names node {answered.src_node_id} as the sender; no node may answer for another"
+    if answered.message_type != asked.message_type:
+        return f"it answers {answered.message_type} where it was asked {asked.message_type}"
+    return None
 
 
 def _without_content(message: Message) -> Message:

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 
 from fedpals.rng import generator
 from tests.flower.faults.harness import Fault, Verdict
-from tests.flower.faults.scene import Scene, initial, judge
+from tests.flower.faults.scene import Scene, initial, judge, six
 from tests.flower.grids import Spoil
 from tests.flower.test_bytes import mutated, npy
 
@@ -40,6 +40,10 @@ def faults() -> Iterator[Fault]:
     for name, metrics in METRICS.items():
         change = partial(_replace, name="metrics", record=metrics)
         yield Fault(f"metrics: {name}", unharmed, partial(judge, Scene(spoiling("train", change))))
+    for name, (kind, change) in FORGED.items():
+        for whose, sender in {"another client": six().node(OTHER), "nobody": 5}.items():
+            scene = Scene(partial(_forge, kind=kind, change=change, sender=sender))
+            yield Fault(f"sent as {whose}: {name}", REFUSED, partial(judge, scene))
     for name, spoil in REPLIES.items():
         yield Fault(f"reply: {name}", REFUSED, partial(judge, Scene(spoil)))
 
@@ -51,6 +55,14 @@ def spoiling(kind: str, change: Callable[[RecordDict], None]) -> Spoil:
         return reply
 
     return spoil
+
+
+def _forge(reply: Message, kind: str, change: Callable[[RecordDict], None], sender: int) -> Message:
+    """Write another sender into the answers to one kind of question; SuperLink does not check it."""
+    if reply.metadata.message_type == kind:
+        reply.metadata.__dict__["_src_node_id"] = sender
+        change(reply.content)
+    return reply
 
 
 def _array(key: str, value: Any) -> Callable[[RecordDict], None]:
@@ -173,6 +185,15 @@ METRICS = {
     "a list": MetricRecord({"train_loss": [1.0, 2.0], "num-examples": 1}),
     "none": None,
 }
+OTHER = 3
+"""An honest client, which has weight."""
+FORGED: dict[str, tuple[str, Callable[[RecordDict], None]]] = {
+    "an honest update": ("train", lambda _: None),
+    "update × −3": ("train", partial(scaled, factor=-3.0)),
+    "NaN everywhere": ("train", UPDATES["NaN everywhere"]),
+    "counts": ("query.labelcounts", partial(_claim, counts=[1, 1, 900])),
+}
+"""What the culprit sends under a name that is not its own."""
 REPLIES: dict[str, Spoil] = {
     "lost in every round": _lose,
     "the client raises an error": _fail,

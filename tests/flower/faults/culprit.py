@@ -16,6 +16,8 @@ CULPRIT = 1
 FOREVER = 3600.0
 GO = "go"
 """File that ends the wait of held clients."""
+VICTIM = "victim"
+"""File with the id of the honest client's node."""
 
 Act = Callable[[ClientApp, Message, Context], Message]
 """Answers a message; the first argument is the honest app."""
@@ -63,6 +65,31 @@ def silent(honest: ClientApp, message: Message, context: Context) -> Message:
     if is_culprit(context) and trains(message):
         time.sleep(FOREVER)
     return honest(message, context)
+
+
+class _Forged(Message):
+    """A message whose contents name another sender than its envelope; SuperLink reads the envelope alone."""
+
+    def deflate(self) -> bytes:
+        own = self.metadata.src_node_id
+        self.metadata.__dict__["_src_node_id"] = int(Path(os.environ["TMPDIR"], VICTIM).read_text(encoding="utf-8"))
+        try:
+            return super().deflate()
+        finally:
+            self.metadata.__dict__["_src_node_id"] = own
+
+
+_Forged.__qualname__ = Message.__qualname__  # it is sent by this name
+
+
+def forging(honest: ClientApp, message: Message, context: Context) -> Message:
+    """Let the culprit's first update be sent in the name of the honest client."""
+    reply = honest(message, context)
+    if not is_culprit(context):
+        Path(os.environ["TMPDIR"], VICTIM).write_text(str(context.node_id), encoding="utf-8")
+    elif trains(message) == 1:
+        reply.__class__ = _Forged
+    return reply
 
 
 def forgetful(*clients: int) -> Act:

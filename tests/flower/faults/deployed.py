@@ -206,6 +206,12 @@ CASES: dict[str, Case] = {
         )
         for name in culprit.LIES
     },
+    "its update is sent as the other client's": Case(
+        Verdict.REFUSED,
+        rf"{NAMED}.*its reply names node \d+ as the sender",
+        [{HONEST}, BOTH],
+        MISBEHAVING.format("forging"),
+    ),
     "claims 10¹² samples, max_samples=1000": Case(
         Verdict.WARNED,
         rf"client {CULPRIT} \(node \d+\) claims 1000000000000 samples and counts as {CAP}",
