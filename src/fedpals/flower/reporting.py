@@ -51,7 +51,11 @@ def remedy(session: Session, path: Path | None) -> str:
     if path is None or not session.state.round:
         return advice
     advice += f". The state after round {session.state.round} is in {path}"
-    if (previous := checkpoint.previous(path)).is_file():
+    if session.state.spent is not None:
+        advice += (
+            "; if that one is to blame, end the run: rounds released again from an older state would not count in ε"
+        )
+    elif (previous := checkpoint.previous(path)).is_file():
         advice += f"; if that one is to blame, go back to the one before: mv {previous} {path}"
     return advice
 

@@ -44,8 +44,12 @@ class FlowerState(ServerState):
     """Last tally of each client, by row."""
 
     def save(self, path: Path) -> None:
-        """Write the state for its owner alone, as it holds T and all counts; keep the previous one beside it."""
-        checkpoint.keep_previous(path)
+        """Write the state for its owner alone, as it holds T and all counts; keep the previous one beside it.
+
+        With noise for privacy none is kept: a round that is computed again from it is released again, beyond its ε.
+        """
+        if self.spent is None:
+            checkpoint.keep_previous(path)
         checkpoint.save(path, *self.parts(), private=True)
 
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
