@@ -56,6 +56,13 @@ def writing(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be written ({error.strerror or error}); {remedy}") from None
 
 
+def try_folder(folder: Path) -> None:
+    """Make a folder unless it is there, and write there; inside `writing`, which names the file that is meant."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 def _remove_leftovers(folder: Path, prefix: str) -> None:
     """Remove temporary files that processes of this machine left when they were killed."""
     for path in folder.iterdir():

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, Message
+import torch
+from flwr.app import Array, ArrayRecord, Message
 
-from fedpals.flower import strategy
+from fedpals.engine.recorded import RoundLine
+from fedpals.errors import InputError
+from fedpals.flower import LabelAware, strategy
 from fedpals.report.overview import overview
 from fedpals.report.watched import watched
-from tests.flower.grids import grid_of, initial, worker
+from tests.flower.grids import flat, grid_of, initial, worker
 
 
 def test_a_deployment_can_be_watched_and_continues_its_record(tmp_path: Path) -> None:
@@ -69,6 +73,47 @@ def test_the_record_has_far_updates_and_what_privacy_costs_and_is_its_owners_alo
     (seen,) = watched([tmp_path / "dp"])
     assert seen.lines[0].privacy is not None
     assert seen.lines[0].privacy == private.rounds[0].privacy
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_a_line_that_could_not_be_written_costs_no_round_and_is_written_later(rounds: int, tmp_path: Path) -> None:
+    run = worker(method="fedpals", ess=0.5)
+
+    def server(folder: Path) -> LabelAware:
+        settings = {"fraction_evaluate": 0.0, "wait": 0.05, "record": folder / "record", "checkpoint": folder / "state"}
+        return strategy("fedpals", run.federation.target, ess=0.5, **settings)
+
+    def lines(folder: Path) -> list[RoundLine]:
+        return [replace(line, seconds=0.0) for line in watched([folder / "record"])[0].lines]
+
+    whole = server(tmp_path / "whole").start(grid_of(run), initial(run), num_rounds=rounds)
+    broken, kept, grid = tmp_path / "broken" / "record" / "metrics.jsonl", tmp_path / "kept", grid_of(run)
+
+    def damage(number: int, _: ArrayRecord) -> None:
+        if number == 1:
+            broken.rename(kept)
+            broken.mkdir()
+
+    with pytest.raises(InputError, match=r"metrics.jsonl: cannot be written .*it is a folder"):
+        server(tmp_path / "broken").start(grid, initial(run), num_rounds=rounds, evaluate_fn=damage)
+    broken.rmdir()
+    kept.rename(broken)
+    result = server(tmp_path / "broken").start(grid, initial(run), num_rounds=rounds)
+    assert all(grid.kinds("train").count(node) <= rounds for node in grid.contexts), "no round is computed twice"
+    assert torch.equal(flat(result.arrays, run), flat(whole.arrays, run))
+    assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
+    assert [line.round for line in lines(tmp_path / "broken")] == list(range(1, rounds + 1))
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_any_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = worker(method="fedavg")
+    for name in ("file", "file/record"):
+        grid = grid_of(run)
+        server = strategy("fedavg", fraction_evaluate=0.0, wait=0.05, record=tmp_path / name)
+        with pytest.raises(InputError, match=f"{name}: cannot be written .*choose another folder"):
+            server.start(grid, initial(run), num_rounds=1)
+        assert not grid.sent
 
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

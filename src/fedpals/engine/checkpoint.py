@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from fedpals.engine.lock import locked
 from fedpals.errors import InputError
-from fedpals.files import replacing, writing
+from fedpals.files import replacing, try_folder, writing
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], *, private: bool = False) -> None:
@@ -49,9 +48,7 @@ def sole_writer(path: Path) -> Iterator[None]:
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give the name of a file")
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        try_folder(path.parent)
     with locked(path.parent, name=f".{path.name}.lock") as is_free:
         if not is_free:
             raise InputError(f"{path}: another server writes this checkpoint; wait for its end, or choose another file")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,31 +24,30 @@ from fedpals.engine.recorded import (
     to_line,
 )
 from fedpals.engine.round import Round
-from fedpals.files import replacing, writing
+from fedpals.engine.server import Server
+from fedpals.files import replacing, try_folder, writing
 from fedpals.flower.session import Session
+from fedpals.labels import LabelCounts
 from fedpals.methods import Method
 from fedpals.shift import pooled
 
 
-def record_round(
-    folder: Path | None, session: Session, method: Method, result: Round, metrics: Mapping[str, object]
-) -> None:
-    """Add the line of a round, with the estimate in ``metrics``; nothing without a folder.
+def open_record(folder: Path | None, session: Session, method: Method, build: Callable[[LabelCounts], Server]) -> None:
+    """Raise `InputError` at once if the record cannot be written; add the last round's line if only the state has it.
 
-    The first round of a process drops the lines of later rounds, which are computed again after a checkpoint.
+    ``build`` creates the server of a run that continues.
     """
     if folder is None:
         return
-    assert session.server is not None
-    if session.recorded_at is None:
-        _write(folder / ABOUT, json.dumps(plain_values(About(method.full_title, method.name, session.planned))))
-        old = (folder / METRICS).read_text(encoding="utf-8") if (folder / METRICS).is_file() else ""
-        kept = [line for line in complete_lines(old) if line.round < result.number]
-        _write(folder / METRICS, "".join(map(to_line, kept)))
-    counts = session.server.counts.table
-    table = tuple(map(tuple, np.asarray(counts, dtype=np.int64).tolist()))
-    labels = tuple(map(str, range(len(session.server.target))))
-    _write(folder / SERVER_VIEW, json.dumps(ServerView(labels, table, tuple(session.server.target.tolist())).to_json()))
+    with writing(folder):
+        try_folder(folder)
+    if session.state.line is not None:
+        session.admit(build)
+        record_round(folder, session, method)
+
+
+def round_line(session: Session, result: Round, metrics: Mapping[str, object]) -> RoundLine:
+    """Return the line of a round, with the estimate in ``metrics``."""
     now = time.monotonic()
     scores = Scores(clients=_estimate(session, metrics))
     line = RoundLine(
@@ -66,6 +65,26 @@ def record_round(
         seconds=round(now - (session.recorded_at or now), 4),
     )
     session.recorded_at = now
+    return line
+
+
+def record_round(folder: Path, session: Session, method: Method) -> None:
+    """Add the state's line, and what the server knows.
+
+    The first line of a process drops those of later rounds, which are computed again after a checkpoint.
+    """
+    line, server = session.state.line, session.server
+    assert line is not None
+    assert server is not None
+    if not session.records:
+        _write(folder / ABOUT, json.dumps(plain_values(About(method.full_title, method.name, session.planned))))
+        old = (folder / METRICS).read_text(encoding="utf-8") if (folder / METRICS).is_file() else ""
+        kept = [earlier for earlier in complete_lines(old) if earlier.round < line.round]
+        _write(folder / METRICS, "".join(map(to_line, kept)))
+        session.records = True
+    table = tuple(map(tuple, np.asarray(server.counts.table, dtype=np.int64).tolist()))
+    labels = tuple(map(str, range(len(server.target))))
+    _write(folder / SERVER_VIEW, json.dumps(ServerView(labels, table, tuple(server.target.tolist())).to_json()))
     path = folder / METRICS
     with writing(path), path.open("a", encoding="utf-8") as file:
         file.write(to_line(line))

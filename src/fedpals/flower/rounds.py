@@ -28,7 +28,7 @@ from fedpals.flower import attendance, heldout, messages, reporting
 from fedpals.flower.arrays import Layout
 from fedpals.flower.patient_grid import PatientGrid
 from fedpals.flower.protection import WRAPPED
-from fedpals.flower.record import record_round
+from fedpals.flower.record import open_record, record_round, round_line
 from fedpals.flower.session import FlowerState, Session
 from fedpals.labels import LabelCounts, Vector
 from fedpals.methods import Method
@@ -182,6 +182,7 @@ class LabelAware(strategy.FedAvg):
         with nullcontext() if self.checkpoint is None else checkpoint.sole_writer(self.checkpoint):
             session = self._session = self._begin(initial_arrays, timeout, grid)
             session.planned = num_rounds
+            open_record(self.record, session, self.method, self._build)
             last_round, arrays = session.state.round, session.layout.record(session.state.vector)
             if last_round:
                 _log.info("%s: continue after round %d", self.checkpoint, last_round)
@@ -273,10 +274,12 @@ class LabelAware(strategy.FedAvg):
         metrics = reporting.report(session, result, contents, self.weighted_by_key, average)
         if not self.protection.private:  # tallies carry no noise, and the best round follows from them
             metrics.update(heldout.estimate(session, result.participants.tolist(), self.arrayrecord_key))
-        record_round(self.record, session, self.method, result, metrics)
-        if self.checkpoint is not None:
+        session.state.line = None if self.record is None else round_line(session, result, metrics)
+        if self.checkpoint is not None:  # first, so that no round is lost whose line cannot be written
             session.state.members = session.roster.members
             session.state.save(self.checkpoint)
+        if self.record is not None:
+            record_round(self.record, session, self.method)
         return session.layout.record(session.state.vector), metrics
 
     def configure_evaluate(

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
 from fedpals.engine import checkpoint
+from fedpals.engine.recorded import RoundLine, adapter
 from fedpals.engine.roster import Member, Roster
 from fedpals.engine.server import Server
 from fedpals.engine.state import ServerState
@@ -42,6 +43,8 @@ class FlowerState(ServerState):
     best: BestModel | None = None
     tallies: dict[int, Tally] = field(default_factory=dict)
     """Last tally of each client, by row."""
+    line: RoundLine | None = None
+    """The last line of the record, which is written after the checkpoint; None without a record."""
 
     def save(self, path: Path) -> None:
         """Write the state for its owner alone, as it holds T and all counts; keep the previous one beside it.
@@ -60,6 +63,8 @@ class FlowerState(ServerState):
             "settings": self.settings,
             "tallies": {row: tally.to_json() for row, tally in self.tallies.items()},
         }
+        if self.line is not None:
+            facts["line"] = self.line.to_json()
         if self.best is not None:
             tensors["best"] = self.best.vector
             facts["best"] = {"round": self.best.round, "score": self.best.score}
@@ -73,6 +78,8 @@ class FlowerState(ServerState):
         state.members = [replace(m, counts=tuple(m.counts), noisy=tuple(m.noisy)) for m in members]
         state.settings = facts["settings"]
         state.tallies = {int(row): Tally.from_json(tally) for row, tally in facts.get("tallies", {}).items()}
+        if "line" in facts:
+            state.line = adapter(RoundLine).validate_python(facts["line"])
         if "best" in facts:
             state.best = BestModel(**facts["best"], vector=tensors["best"])
         return state
@@ -94,7 +101,9 @@ class Session:
     planned: int | None = None
     """Rounds that there are to be."""
     recorded_at: float | None = None
-    """Time of the last line of the record that this process wrote."""
+    """Time of the last round of this process that is in the record."""
+    records: bool = False
+    """Whether this process has written to the record."""
     named: set[int] = field(default_factory=set)
     """Rows of clients that were named for what they claim to hold out."""
 
