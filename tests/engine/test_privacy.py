@@ -287,6 +287,19 @@ def test_weights_do_not_depend_on_values_that_cannot_be_used(bad: float) -> None
     assert done.loss == pytest.approx(0.5)
 
 
+def test_a_round_whose_updates_can_all_not_be_used_is_one_of_noise() -> None:
+    """Whether a round takes place must not depend on samples either, nor on how many updates can be used."""
+    own, zero = server(key="k", **PRIVATE), server(key="k", **PRIVATE)
+    done = advance(own, {}, others=[math.nan, 0.0, 0.0])
+    expected = advance(zero, {})
+    assert torch.equal(own.state.vector, zero.state.vector)
+    assert torch.count_nonzero(own.state.vector) == 3
+    assert len(done.refused) == 10
+    assert math.isnan(done.loss)
+    assert done.privacy == expected.privacy
+    assert own.state.round == 1
+
+
 def test_a_huge_update_is_clipped_like_any_other() -> None:
     own = server(**WITHOUT_NOISE)
     advance(own, {0: [-1e30, 0.0, 0.0]})

@@ -51,11 +51,11 @@ class Collected:
         return int(np.any(self.candidates, axis=0).sum())
 
     def loss(self, alpha: Vector) -> float:
-        """Σ α_i of the clients' mean losses, without those that count as no change; NaN if one does not tell it."""
+        """Σ α_i of the clients' mean losses, without those that count as no change; NaN if one, or nobody, tells it."""
         no_change = {refusal.client for refusal in self.refused}
         shares = {i: a for i, a in zip(self.participants.tolist(), alpha.tolist(), strict=True) if a > 0}
         told = {i: loss for i in shares if i not in no_change and (loss := self.updates[i].loss) is not None}
-        if len(told) < len(shares.keys() - no_change):
+        if not told or len(told) < len(shares.keys() - no_change):
             return float("nan")
         loss = sum(shares[i] * told[i] for i in told)
         return float(loss if len(told) == len(shares) else loss / sum(shares[i] for i in told))
@@ -78,7 +78,8 @@ def collect(
 
     ``start`` is the global vector; ``sizes`` are all clients' numbers of samples, and ``lengths`` what is usual for
     them; ``rule_vector`` is one of the rule's vectors, where it ``keeps_vectors`` and has some. With privacy an update
-    with values that cannot be used counts as no change, because weights must not depend on samples.
+    with values that cannot be used counts as no change, because weights must not depend on samples; nor must it whether
+    the round takes place, so that this holds for all updates of a round at once, too.
     """
     updates: dict[int, Update] = {}
     refused: list[Refusal] = []
@@ -116,8 +117,6 @@ def collect(
             updates = {i: update for i, update in updates.items() if i not in reasons}
             participants = participants[~np.isin(participants, list(reasons))]
             continue
-        if protection.private and all(updates[i].vector is start for i in weighed):
-            break
         return Collected(participants, candidates, updates, tuple(refused), tuple(named), after)
     examples = "; ".join(f"client {refusal.client}: {refusal.reason}" for refusal in refused[:3])
     raise DivergedError(f"round {number}: no client returned a usable update ({examples or 'nobody took part'})")
