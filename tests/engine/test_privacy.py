@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,25 @@ def test_clients_spend_only_in_rounds_in_which_they_have_weight() -> None:
     assert turns.max() < 6  # somebody else's turn
 
 
-def test_newcomers_have_spent_nothing_while_everybody_is_there() -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "begins_with"),
+    [
+        (range(10), True, 0.0),  # another number is another client
+        (range(1, 10), True, 1.0),  # the first may have got its number only now
+        (range(10), False, 1.0),
+        ((), False, 1.0),
+    ],
+)
+def test_newcomers_have_spent_as_much_as_whoever_they_may_be(old: Sequence[int], new: bool, begins_with: float) -> None:
+    """Also while everybody is there: a node that was killed looks present until its heartbeats are missed."""
     own = server(**PRIVATE)
     advance(own, {})
-    own.admit(LabelCounts.of(np.vstack([np.asarray(COUNTS.table), [[600, 0]]])), np.arange(11))
+    numbered = np.array([*old, *([10] if new else [])], dtype=np.int64)
+    own.admit(LabelCounts.of(np.vstack([np.asarray(COUNTS.table), [[600, 0]]])), np.arange(11), numbered)
     assert own.state.spent is not None
-    assert own.state.spent[-1] == 0.0
+    assert own.state.spent[-1] == pytest.approx(begins_with)
     advance(own, {})
-    assert own.state.spent[-1] == pytest.approx(1.0)
+    assert own.state.spent[-1] == pytest.approx(begins_with + 1.0)
 
 
 def test_who_comes_back_under_another_name_has_not_spent_less() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp import strategy as flowers
 
 from fedpals.engine import checkpoint
+from fedpals.engine.privacy import epsilon
 from fedpals.engine.server import DivergedError
 from fedpals.errors import InputError
 from fedpals.flower import FedPALS, LabelAware, add_labelcounts, client_app, strategy
@@ -170,6 +172,59 @@ def test_a_lie_is_named_and_refused(whole: Worker, log: pytest.LogCaptureFixture
     assert result.arrays is not None
     assert expected.arrays is not None
     assert torch.equal(flat(result.arrays, whole), flat(expected.arrays, whole))
+
+
+def test_a_node_that_restarts_before_its_old_id_is_gone_has_not_spent_less(whole: Worker) -> None:
+    """Without a number it is a newcomer, and SuperLink calls the old id online until its heartbeats are missed."""
+    grid, rounds = grid_of(whole), 4
+    current = grid.node(2)
+
+    def nameless(reply: Message) -> Message:
+        if reply.metadata.message_type == "query.labelcounts":
+            del reply.content.metric_records["fedpals.labelcounts"]["client"]
+        return reply
+
+    def restart(number: int, _: ArrayRecord) -> None:
+        nonlocal current
+        if number in (1, 2, 3):
+            grid.hanging.add(current)
+            current = grid.join(2, node=90_000 + number)
+            grid.spoil[current] = nameless
+
+    grid.spoil.update(dict.fromkeys(grid.contexts, nameless))
+    settings = {**PRIVATE, **QUIET, "patience": 0.1, "min_available_nodes": 2}
+    server = strategy("fedavg", whole.federation.target, **settings)
+    told = server.start(grid, initial(whole), rounds, 0.3, evaluate_fn=restart).train_metrics_clientapp
+    assert server._session is not None
+    nodes = [member.node for member in server._session.roster.members]
+    rows = {nodes.index(node) for node in nodes if grid.contexts[node].node_config["partition-id"] == 2}
+    assert len(rows) == rounds
+    spent = sum(
+        (alpha / done.alpha.max()) ** 2
+        for done in server.rounds
+        for row, alpha in zip(done.participants.tolist(), done.alpha.tolist(), strict=True)
+        if row in rows
+    )
+    last = told[rounds]["epsilon"]
+    assert isinstance(last, float)
+    assert last >= epsilon(math.sqrt(spent), 1e-5) * (1 - 1e-9)
+    assert server._session.state.spent is not None
+    assert server._session.state.spent[nodes.index(current)] >= spent * (1 - 1e-9)
+
+
+def test_a_node_that_restarts_with_its_number_spends_as_if_it_had_not(whole: Worker) -> None:
+    def restart(number: int, _: ArrayRecord) -> None:
+        if number == 1:
+            grid.contexts.pop(grid.node(2))
+            grid.join(2, node=90_000)
+
+    told = []
+    for evaluate in (restart, None):
+        grid = grid_of(whole)
+        server = strategy("fedavg", whole.federation.target, **PRIVATE, **QUIET)
+        result = server.start(grid, initial(whole), num_rounds=3, evaluate_fn=evaluate)
+        told.append([result.train_metrics_clientapp[number]["epsilon"] for number in (1, 2, 3)])
+    assert told[0] == told[1]
 
 
 def test_a_lie_that_is_kept_is_named(whole: Worker, log: pytest.LogCaptureFixture) -> None:

@@ -196,6 +196,11 @@ class Roster(Generic[Node]):
         return np.array(rows, dtype=np.int64)
 
     @property
+    def numbered(self) -> Indices:
+        """Rows of the clients that have a number of their own: no other row is the same client."""
+        return np.array([i for i, member in enumerate(self.members) if member.number is not None], dtype=np.int64)
+
+    @property
     def counts(self) -> LabelCounts:
         """The M×K table; counts of a client above ``cap`` are scaled down and rounded down to whole numbers."""
         table = np.array([member.counts for member in self.members], dtype=np.float64)

@@ -73,22 +73,23 @@ class Server:
         self._reachable: Indices | None = None
         """Rows of the clients that can be reached; None for all."""
 
-    def admit(self, counts: LabelCounts, present: Indices | None = None) -> None:
+    def admit(self, counts: LabelCounts, present: Indices | None = None, numbered: Indices | None = None) -> None:
         """Take in clients that joined: the rows of ``counts`` after those that the server has.
 
-        A mixture over clients gives the newcomers their share n_i/N and keeps its proportions among the others. Who is
-        not among the ``present`` (all, unless given) may have come back under another name. So newcomers begin with as
-        much privacy spent as the absent client that has spent most.
+        A mixture over clients gives the newcomers their share n_i/N of the ``present`` (all, unless given), and keeps
+        its proportions among the others. Who restarts under another name is a newcomer, and its old row may still look
+        present. So with privacy a newcomer has spent as much as whoever it may be: the client that has spent most, of
+        all for one without a number, and of those without a number for one that is among the ``numbered``, as a client
+        with another number is another client.
         """
         mixture, start = self.state.weighting, self.method.weighting.start(counts)
         if mixture is not None and start is not None:
-            share = start[mixture.size :]
-            self.state.weighting = np.concatenate([mixture * (1.0 - share.sum()), share])
+            self.state.weighting = _with_newcomers(mixture, start, present)
         if (spent := self.state.spent) is not None:
-            absent = np.ones(spent.size, dtype=bool)
-            absent[slice(None) if present is None else present[present < spent.size]] = False
-            most = float(spent[absent].max(initial=0.0))
-            self.state.spent = np.pad(spent, (0, counts.shape[0] - spent.size), constant_values=most)
+            has_number = np.isin(np.arange(counts.shape[0]), () if numbered is None else numbered)
+            unnumbered = spent[~has_number[: spent.size]]
+            begin = np.where(has_number[spent.size :], unnumbered.max(initial=0.0), spent.max(initial=0.0))
+            self.state.spent = np.concatenate([spent, begin])
         self.counts = counts
         self._last_candidates = self._rule_vector = None
 
@@ -212,7 +213,7 @@ class Server:
     @property
     def prior_shift(self) -> Vector:
         """log T − log p, (K,), with p the label marginal that the model has learned."""
-        return prior_shift(self.target, self.learned_prior, self.counts.total)
+        return prior_shift(self.target, self.learned_prior, self._population.total)
 
     @property
     def learned_prior(self) -> Vector:
@@ -327,6 +328,21 @@ class Server:
             return self.state.weighting
         rows = np.array(list(finite), dtype=np.int64)
         return self.method.weighting.learn(self.state.weighting, rows, np.array(list(finite.values())))
+
+
+def _with_newcomers(mixture: Vector, sizes: Vector, present: Indices | None) -> Vector:
+    """Return a mixture with newcomers, the last of ``sizes``: each has its share n_i/N of the clients that are present.
+
+    ``sizes`` are n_i/N over all clients. With m the mixture's part of the old clients that are present, and s that of
+    the newcomers in N, theirs is m s/(m s + 1 − s): among those present just s. Where m = 0 only newcomers have weight.
+    """
+    old, new = mixture.size, sizes[mixture.size :]
+    is_away = np.ones(old, dtype=bool)
+    is_away[slice(None) if present is None else present[present < old]] = False
+    if is_away.any() and (part := float(mixture[~is_away].sum())) > 0:
+        new = new / (1.0 - sizes[:old][is_away].sum())
+        new = part * new / (1.0 - (1.0 - part) * new.sum())
+    return np.concatenate([mixture * (1.0 - new.sum()), new])
 
 
 def _largest(collected: Collected, start: Tensor) -> str:

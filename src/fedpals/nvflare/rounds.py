@@ -136,7 +136,7 @@ class Rounds:
                 seed=self.settings.seed,
             )
         elif self.server.counts.shape[0] < len(self.roster.members):
-            self.server.admit(counts, self.roster.present)
+            self.server.admit(counts, self.roster.present, np.arange(len(self.roster.members)))  # a site is its name
         return self.server
 
     def _missing(self) -> str:
