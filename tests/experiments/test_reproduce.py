@@ -146,6 +146,21 @@ def test_an_interrupted_experiment_continues_and_has_the_results_of_an_unbroken_
     assert (restored.path / "runs.jsonl").read_bytes() == before
 
 
+def test_results_to_which_nothing_is_added_keep_their_provenance(tmp_path: Path) -> None:
+    results, _ = compute(TINY, tmp_path)
+    results.keep_hours()
+    path = results.path / "provenance.json"
+    elsewhere = {**results.provenance, "processor": "another", "commit": "of another", "date": "2020-02-02"}
+    path.write_text(json.dumps(elsewhere, indent=2) + "\n")
+    before = path.read_bytes()
+    again, _ = compute(TINY, tmp_path)
+    again.keep_hours()
+    assert path.read_bytes() == before
+    more, _ = compute(TINY.replace("seeds = 2", "seeds = 3"), tmp_path)
+    assert more.provenance["date"] > "2020-02-02"
+    assert [(part["processor"], part["commit"]) for part in more.provenance["earlier"]] == [("another", "of another")]
+
+
 def test_a_run_that_fails_is_listed_and_the_others_are_computed(tmp_path: Path) -> None:
     diverging = '[[method]]\nname = "Diverging"\nrun = { method = "fedprox", proximal_weight = 1e30, epochs = 4 }\n'
     results, outcome = compute(TINY + diverging, tmp_path)
@@ -316,10 +331,13 @@ def test_without_images_the_runs_say_which_files_are_missing_and_the_weights_are
     assert all("iwildcam: cannot find metadata.csv, categories.csv; searched" in str(e) for _, e in outcome.failed)
     assert results.runs() == []
     assert [case.target for case in results.experiment.case] == [[0.0, 1.0]]
-    # What was counted once stays, wherever the file is now.
+    # What was counted once stays, wherever the file is now, and so does what it was counted with.
     (fragment / "part" / "counts.csv").unlink()
-    _, outcome = compute(CAMERAS, tmp_path, data_folder=fragment)
+    stored = {**results.provenance, "commit": "of another"}
+    (results.path / "provenance.json").write_text(json.dumps(stored))
+    results, outcome = compute(CAMERAS, tmp_path, data_folder=fragment)
     assert "cameras" not in [where for where, _ in outcome.failed]
+    assert results.provenance == stored
 
 
 @pytest.mark.usefixtures("nowhere")

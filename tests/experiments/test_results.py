@@ -167,10 +167,12 @@ def test_results_that_go_on_elsewhere_name_every_platform(tmp_path: Path, planne
     results.begin(path, "desk", "fedpals reproduce tiny")
     assert "earlier" not in results.provenance
     results.add("runs.jsonl", summary(planned[0]))
-    for processor in ("another", "a third", "another"):
+    for processor, plan in zip(("another", "a third", "another"), planned[1:], strict=False):
         stored = {**results.provenance, "processor": processor, "commit": f"of {processor}"}
         (results.path / "provenance.json").write_text(json.dumps(stored))
         results.begin(path, "desk", "fedpals reproduce tiny")
+        assert results.provenance == stored, "nothing is added yet"
+        results.add("runs.jsonl", summary(plan))
     facts = results.provenance
     assert [(part["processor"], part["commit"]) for part in facts["earlier"]] == [
         ("another", "of another"),

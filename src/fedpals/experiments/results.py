@@ -185,6 +185,8 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._facts: dict[str, Any] | None = None
+        """Provenance of what will be computed, until it is written."""
 
     @property
     def name(self) -> str:
@@ -208,7 +210,10 @@ class Results:
         """Write the cases that were counted from files, replacing stored ones."""
         values = [case.model_dump(exclude_defaults=True) for case in cases if case.file]
         if values:
-            self._write("cases.json", json.dumps(values, ensure_ascii=False) + "\n")
+            with locked(self.path, wait=True):
+                if any(self.case(case) is None for case in cases):
+                    self._write_facts()
+                self._write("cases.json", json.dumps(values, ensure_ascii=False) + "\n")
 
     def _cases(self) -> list[Case]:
         path = self.path / "cases.json"
@@ -242,14 +247,18 @@ class Results:
         """Append a run to ``runs.jsonl`` or ``tuning.jsonl``."""
         line = summary.model_dump_json(exclude_none=True, exclude_defaults=True) + "\n"
         path = self.path / name
-        with locked(self.path, wait=True), writing(path), path.open("ab+") as file:
-            _cut_incomplete_line(file)
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        with locked(self.path, wait=True), writing(path):
+            self._write_facts()
+            with path.open("ab+") as file:
+                _cut_incomplete_line(file)
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
 
     def begin(self, definition: Path, scale: str, command: str) -> None:
-        """Write the definition and the provenance before the runs are computed.
+        """Write the definition before the runs are computed; the provenance with the first that is added.
+
+        Results to which nothing is added keep the provenance of what they were computed with.
 
         Raises
         ------
@@ -263,10 +272,19 @@ class Results:
                 raise InputError(
                     f"{self.path} holds results at scale {other}; give another folder with --results for scale {scale}"
                 )
-            if any((self.path / name).is_file() for name in ("runs.jsonl", "tuning.jsonl")):
-                facts = continued(facts, stored)
+            self._facts = facts
             self._write("experiment.toml", definition.read_text(encoding="utf-8"))
-            self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
+            if not stored:
+                self._write_facts()
+
+    def _write_facts(self) -> None:
+        """Write the provenance of what is computed now, unless it is written; the folder is locked."""
+        if self._facts is None:
+            return
+        goes_on = any((self.path / name).is_file() for name in ("runs.jsonl", "tuning.jsonl"))
+        facts = continued(self._facts, self.provenance) if goes_on else self._facts
+        self._write("provenance.json", json.dumps(facts, indent=2) + "\n")
+        self._facts = None
 
     def keep_hours(self) -> None:
         """Write to the provenance how many hours of one core the tuning runs and the reported runs took."""
