@@ -287,11 +287,11 @@ class Results:
         self._facts = None
 
     def keep_hours(self) -> None:
-        """Write to the provenance how many hours of one core the tuning runs and the reported runs took."""
-        hours = {
-            phase: round(sum(summary.seconds for summary in summaries) / 3600, 2)
-            for phase, summaries in (("tuning", self.tuning()), ("reported", self.runs()))
-        }
+        """Write to the provenance how many hours of one core the tuning runs and the reported runs took, if any."""
+        phases = {"tuning": self.tuning(), "reported": self.runs()}
+        if not any(phases.values()):
+            return
+        hours = {phase: round(sum(one.seconds for one in runs) / 3600, 2) for phase, runs in phases.items()}
         with locked(self.path, wait=True):
             self._write("provenance.json", json.dumps({**self.provenance, "core_hours": hours}, indent=2) + "\n")
 
