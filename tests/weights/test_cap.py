@@ -19,6 +19,7 @@ from fedpals.weights.certificate import certify_dual, certify_primal
 from fedpals.weights.dual import Newton
 from fedpals.weights.problem import Problem
 from tests.weights.capped import Array, Capped, capped, check_feasible
+from tests.weights.families import near_duplicates
 
 COUNTS = np.array([[80, 20, 0], [10, 60, 30], [5, 5, 40], [1, 1, 8]])
 TARGET = [0.2, 0.3, 0.5]
@@ -207,6 +208,17 @@ def test_no_ess_is_refused_with_few_clients_and_any_cap() -> None:
             weights = fedpals.solve(counts, target, ess=ess, max_weight=cap)
             if weights.lam not in (0.0, math.inf):  # at a limit it is clamped
                 assert weights.ess == pytest.approx(ess, rel=1e-3), seed
+
+
+@pytest.mark.parametrize(("seed", "cap", "ess"), [(2000897, 0.444, 0.9012481867), (2000851, 0.656, 0.9303902739)])
+def test_a_cap_above_every_weight_refuses_nothing_that_is_answered_without_it(
+    seed: int, cap: float, ess: float
+) -> None:
+    hard = near_duplicates(seed)
+    free = fedpals.solve(hard.counts, hard.target, ess=ess)
+    weights = fedpals.solve(hard.counts, hard.target, ess=ess, max_weight=cap)
+    assert weights.alpha.tolist() == free.alpha.tolist()
+    assert weights.alpha.max() < cap
 
 
 @pytest.mark.parametrize("block", range(4))

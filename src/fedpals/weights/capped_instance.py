@@ -64,7 +64,13 @@ class CappedInstance(Instance):
     def at_ess(self, ess: float, start: Start | None = None) -> tuple[Weights, Start | None]:
         """Return the weights with ESS ``ess``; the highest that the cap allows is known up to rounding."""
         highest = self.problem.highest_ess
-        return super().at_ess(max(ess, highest) if ess >= highest * (1.0 - ROUNDING) else ess, start)
+        ess = max(ess, highest) if ess >= highest * (1.0 - ROUNDING) else ess
+        try:
+            return super().at_ess(ess, start)
+        except CertificateError:
+            if (free := self._without_cap(lambda: self.uncapped.at_ess(ess)[0])) is None:
+                raise
+            return free, start
 
     @cached_property
     def _covering_limit(self) -> tuple[Vector, Certificate] | None:

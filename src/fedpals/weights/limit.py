@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpals.labels import Vector
-from fedpals.weights.cap import leaves_one_choice
 from fedpals.weights.certificate import EXACT_CERTIFICATE, FALLBACK_GAP, Certificate, certify_limit
 from fedpals.weights.dual import Newton, Point, subtract_mean
 from fedpals.weights.problem import EPS, Problem
@@ -94,7 +93,8 @@ def limit_below_cap(problem: Problem, projection: Projection) -> tuple[Vector, C
     rest = 1.0 - cap * int(np.count_nonzero(at_cap))
     if rows.size == 0 or rest <= EPS * rows.size:
         return alpha, EXACT_CERTIFICATE
-    if leaves_one_choice(cap / rest, rows.size):
+    # The rest has the rounding of all that have the cap. One client, or so many that each needs the cap, has no choice.
+    if rows.size == 1 or cap * rows.size <= rest + EPS * (4 + np.count_nonzero(at_cap)):
         alpha[rows] = min(rest / rows.size, cap)
         return alpha, EXACT_CERTIFICATE
     point = (projection.point - p.mix(alpha)) / rest
