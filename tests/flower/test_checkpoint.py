@@ -6,18 +6,23 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, Message
+from safetensors.torch import save_file
+from torch import nn
 
 from fedpals.engine import checkpoint
 from fedpals.engine.server import DivergedError
 from fedpals.errors import InputError
 from fedpals.flower import FedAvg
 from fedpals.flower.session import FlowerState
+from fedpals.rng import generator
 from tests.flower.grids import Spoil
 from tests.flower.scene import QUIET, TARGET, StoppedError, four, start
 
@@ -141,3 +146,77 @@ def test_a_poisoned_run_says_how_to_go_back_and_then_does(tmp_path: Path) -> Non
     result = fedavg(path, outliers="keep").start(grid, FLOATS, num_rounds=5)
     expected = FedAvg(TARGET, outliers="keep", **QUIET).start(four(), FLOATS, num_rounds=5)
     assert np.array_equal(result.arrays["weight"].numpy(), expected.arrays["weight"].numpy())
+
+
+def test_a_flipped_bit_anywhere_is_an_error_that_names_the_state_before(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    fedavg(path).start(four(), FLOATS, num_rounds=2)
+    good, rng = path.read_bytes(), generator(0, "flipped")
+    for position in rng.integers(8 * len(good), size=100).tolist():
+        spoilt = bytearray(good)
+        spoilt[position // 8] ^= 1 << position % 8
+        path.write_bytes(spoilt)
+        with pytest.raises(InputError, match=rf"{path}: .*; go back to the .* mv {checkpoint.previous(path)} {path}"):
+            FlowerState.load(path)
+    path.write_bytes(good)
+    assert FlowerState.load(path).round == 2
+
+
+def test_without_a_state_before_a_damaged_one_is_to_be_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    fedavg(path).start(four(), FLOATS, num_rounds=1)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(InputError, match=f"{path}: is damaged, .*; delete it, and train again"):
+        fedavg(path).start(four(), FLOATS, num_rounds=2)
+
+
+def test_one_without_a_checksum_is_that_of_an_earlier_version(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    save_file({"vector": torch.zeros(4)}, path, {"facts": '{"round": 1}'})
+    with pytest.raises(InputError, match=f"{path}: has no checksum, .* earlier .*; delete it"):
+        fedavg(path).start(four(), FLOATS, num_rounds=2)
+
+
+def test_every_kind_of_tensor_has_a_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "kinds.safetensors"
+    kinds = (torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float64)
+    tensors = {str(kind): torch.ones(3, 2).T.to(kind) for kind in kinds}
+    tensors |= {"one": torch.tensor(1.5), "none": torch.zeros(0, 3), "part": nn.Parameter(torch.ones(2))}
+    checkpoint.save(path, tensors, {"one": (1, float("nan")), "by number": {3: "é"}})
+    read, facts = checkpoint.load(path)
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    assert list(facts) == ["one", "by number"]
+
+
+Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], Any]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda _, facts: facts.update(round="2"), "its round is '2'"),
+        (lambda _, facts: facts.update(round=-2), "its round is -2"),
+        (lambda _, facts: facts.update(round=1.5), "its round is 1.5"),
+        (lambda tensors, _: tensors.update(vector=tensors["vector"][:3]), "its model has 3 parameters instead of 4"),
+        (lambda tensors, _: tensors.update(vector=tensors["vector"].reshape(1, -1)), "not one vector of finite"),
+        (lambda tensors, _: tensors.update(vector=tensors["vector"] * np.nan), "not one vector of finite"),
+        (lambda tensors, _: tensors.update(average=tensors["vector"][:3].clone()), r"its average has the shape \(3,\)"),
+        (lambda tensors, _: tensors.pop("spent"), "does not have what its clients have spent"),
+        (lambda _, facts: facts.pop("noise_key"), "or the noise's key"),
+        (lambda tensors, _: tensors.update(spent=tensors["spent"][:3]), "3 of its 4 clients have spent"),
+        (lambda tensors, _: tensors.update(spent=tensors["spent"].repeat(2)), "8 of its 4 clients have spent"),
+        (lambda tensors, _: tensors.update(spent=tensors["spent"] * np.nan), "not one number of at least 0 for each"),
+        (lambda tensors, _: tensors.update(spent=-tensors["spent"]), "not one number of at least 0 for each"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_an_error(change: Change, reason: str, tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting", reason="needs the extra privacy")
+    path = tmp_path / "state.safetensors"
+    private: dict[str, Any] = {"clip_update": 1.0, "noise_multiplier": 1.0}
+    fedavg(path, **private).start(four(), FLOATS, num_rounds=1)
+    tensors, facts = checkpoint.load(path)
+    change(tensors, facts)
+    checkpoint.save(path, tensors, facts)
+    with pytest.raises(InputError, match=rf"{path}: not a checkpoint of such a run \(.*{reason}.*\); delete it"):
+        fedavg(path, **private).start(four(), FLOATS, num_rounds=2)

@@ -55,11 +55,26 @@ class ServerState:
         """Read a state that `save` wrote."""
         tensors, facts = checkpoint.load(path)
         try:
-            return cls.of(tensors, facts)
+            state = cls.of(tensors, facts)
+            state.check()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"{path}: not a checkpoint of such a run ({type(error).__name__}: {error}); delete it to start again"
-            ) from None
+            reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            raise InputError(f"{path}: not a checkpoint of such a run ({reason}); {checkpoint.remedy(path)}") from None
+        return state
+
+    def check(self) -> None:
+        """Raise `InputError` if the parts of a state that was read cannot be those of one run."""
+        if type(self.round) is not int or self.round < 0:
+            raise InputError(f"its round is {self.round!r}")
+        if self.vector.ndim != 1 or not self.vector.isfinite().all():
+            raise InputError("its model is not one vector of finite numbers")
+        for name in ("velocity", "average"):
+            part = getattr(self, name)
+            if part is not None and part.shape != self.vector.shape:
+                raise InputError(f"its {name} has the shape {tuple(part.shape)} instead of {tuple(self.vector.shape)}")
+        spent = self.spent
+        if spent is not None and not (spent.ndim == 1 and np.isfinite(spent).all() and (spent >= 0).all()):
+            raise InputError("what its clients have spent of their privacy is not one number of at least 0 for each")
 
     def parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors and the facts that the state consists of."""

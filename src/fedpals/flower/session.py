@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,10 +13,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
 from fedpals.engine import checkpoint
+from fedpals.engine.protection import Protection
 from fedpals.engine.recorded import RoundLine, adapter
 from fedpals.engine.roster import Member, Roster
 from fedpals.engine.server import Server
 from fedpals.engine.state import ServerState
+from fedpals.errors import InputError
 from fedpals.flower import messages
 from fedpals.flower.arrays import Layout
 from fedpals.flower.patient_grid import PatientGrid
@@ -83,6 +86,18 @@ class FlowerState(ServerState):
         if "best" in facts:
             state.best = BestModel(**facts["best"], vector=tensors["best"])
         return state
+
+    def check(self) -> None:
+        """Raise `InputError` if the parts of a state that was read cannot be those of one run."""
+        super().check()
+        floats = [shape for _, shape, dtype in self.settings["arrays"] if np.dtype(dtype).kind == "f"]
+        if (size := sum(map(math.prod, floats))) != self.vector.numel():
+            raise InputError(f"its model has {self.vector.numel()} parameters instead of {size}")
+        if Protection(**self.settings["protection"]).private:
+            if self.spent is None or self.noise_key is None:
+                raise InputError("it does not have what its clients have spent of their privacy, or the noise's key")
+            if self.spent.size != len(self.members):
+                raise InputError(f"{self.spent.size} of its {len(self.members)} clients have spent of their privacy")
 
 
 @dataclass(eq=False)

@@ -149,6 +149,7 @@ ATTEMPTS: dict[str, Callable[[Path], Result]] = {
     "a folder": _a_folder,
     "empty": partial(_damaged, lambda _: b""),
     "cut off": partial(_damaged, lambda data: data[: len(data) // 2]),
+    "a flipped bit": partial(_damaged, lambda data: data[:-3] + bytes([data[-3] ^ 16]) + data[-2:]),
     "nonsense": partial(_damaged, lambda _: b"nonsense" * 100),
     "of another target": _another_target,
     "of another model": _another_model,
