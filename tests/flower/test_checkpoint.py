@@ -74,6 +74,23 @@ def test_a_server_that_failed_gives_the_checkpoint_up(tmp_path: Path) -> None:
     assert FlowerState.load(path).round == 2
 
 
+def test_a_link_leads_to_one_file_with_one_lock_and_one_previous_state(tmp_path: Path) -> None:
+    path, link = tmp_path / "disk" / "state.safetensors", tmp_path / "link.safetensors"
+    path.parent.mkdir()
+    link.symlink_to(path)
+
+    def second(number: int, _: ArrayRecord) -> None:
+        if number == 1:
+            with pytest.raises(InputError, match="another server writes this checkpoint"):
+                fedavg(link).start(four(), start(), num_rounds=1)
+
+    fedavg(path).start(four(), start(), num_rounds=2, evaluate_fn=second)
+    fedavg(link).start(four(), start(), num_rounds=3)
+    assert link.is_symlink()
+    assert [FlowerState.load(file).round for file in (checkpoint.previous(path), path)] == [2, 3]
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == [link.name]
+
+
 def test_nobody_else_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     mask = os.umask(0o022)

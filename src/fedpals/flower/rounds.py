@@ -106,7 +106,8 @@ class LabelAware(strategy.FedAvg):
         self.server_momentum, self.averaging = server_momentum, averaging
         self.target = checked_target(method, target, tell_target=tell_target)
         check_server(max_samples, server_momentum, averaging)
-        self.checkpoint, self.record = (None if path is None else Path(path) for path in (checkpoint, record))
+        # Through links: lock, state and previous state are those of the file itself, however it is reached.
+        self.checkpoint, self.record = (None if path is None else Path(path).resolve() for path in (checkpoint, record))
         self.rounds: list[Round] = []
         """Results of the rounds of this process."""
         self._session: Session | None = None
