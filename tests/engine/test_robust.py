@@ -102,6 +102,10 @@ def moves_of(norms: list[float], states: list[float] | None = None) -> dict[int,
         ([1.0, 1e30, 1.1], [1]),
         ([0.0, 0.0, 0.0, 1.0], []),  # most stand still: no scale
         ([0.1, 0.4, 1.0, 3.0, 9.0], []),  # very different, all of them
+        ([0.1, 0.3, 1.0, 2.0, 50.0], [4]),  # one lie among them
+        ([15.2, 0.447, 0.254], [0]),
+        ([16.5, 0.458, 0.249], [0]),  # of three, ratio and lie are no spread
+        ([1e-6, 1.0, 1e30], [2]),
         ([1.0] * 6 + [9.0], []),
         ([0.0, 0.0, 0.0, 1.0, 1.1, 1e30], [5]),  # those that stand still give no scale, and take none away
     ],
@@ -110,9 +114,63 @@ def test_which_updates_are_far(norms: list[float], far: list[int]) -> None:
     assert [o.client for o in outliers(moves_of(norms), torch.zeros(2), np.ones(len(norms)), {})[0]] == far
 
 
+def test_of_three_a_client_that_lies_in_every_round_is_refused_in_every_round() -> None:
+    """Also while what it sends gets shorter, as honest updates do: who was far once has less room."""
+    own = server(counts=LabelCounts.of([[10, 10]] * 3), outliers="refuse")
+    for lie, honest in ((15.2, 0.447), (16.5, 0.458), (6.0, 0.5), (3.0, 0.5), (1.6, 0.5)):
+        moves = {0: [-lie, 0.0, 0.0], 1: [honest, 0.0, 0.0], 2: [0.55 * honest, 0.0, 0.0]}
+        assert [r.client for r in advance(own, moves).refused] == [0]
+    assert not own.state.lengths["update"].keys() - {1, 2}
+    assert 0 in advance(own, {**moves, 0: [1.2, 0.0, 0.0]}).participants, "in line, it counts again"
+
+
+def test_who_was_far_once_may_still_move_on_as_it_did() -> None:
+    own = server(outliers="refuse")
+    advance(own, {4: [4.0, 0.0, 0.0]}, others=[1.0, 0.0, 0.0])
+    assert advance(own, {4: [40.0, 0.0, 0.0]}, others=[1.0, 0.0, 0.0]).refused
+    assert not advance(own, {4: [4.0, 0.0, 0.0]}, others=[0.1, 0.0, 0.0]).refused
+    assert advance(own, {4: [4.5, 0.0, 0.0]}, others=[0.1, 0.0, 0.0]).refused
+
+
 def test_a_control_variate_can_be_far_too() -> None:
     (found,), _ = outliers(moves_of([1.0, 1.0, 1.0], [0.5, 0.4, 1e9]), torch.zeros(2), np.ones(3), {})
     assert (found.client, found.what) == (2, "rule's vector")
+
+
+@pytest.mark.parametrize(("sizes", "far"), [([10, 10, 10], [2]), ([1000, 1000, 10], []), ([10, 10, 1000], [2])])
+def test_a_mean_gradient_of_few_samples_may_be_longer(sizes: list[int], far: list[int]) -> None:
+    found, _ = outliers(moves_of([1.0, 1.0, 1.0], [0.5, 0.4, 25.0]), torch.zeros(2), np.array(sizes, dtype=float), {})
+    assert [o.client for o in found] == far
+    found, _ = outliers(moves_of([1.0, 1.0, 1.0], [0.5, 0.4, 60.0]), torch.zeros(2), np.array(sizes, dtype=float), {})
+    assert [o.client for o in found] == [2], "but not if it is as long as no claim of samples explains"
+
+
+@pytest.mark.parametrize("spoilt", ["far", "nan", "lost"])
+def test_the_vector_of_a_client_that_is_refused_counts_no_more_until_it_is_in_line(spoilt: str) -> None:
+    """A client that is only lost keeps its part."""
+
+    kind = ""
+
+    def answer(client: int) -> Update | str:
+        if client != 1 or kind != "":
+            lie = own.state.vector + {"far": 1e6, "nan": float("nan")}.get(kind, 1.0) * torch.ones(3)
+            good = Update(own.state.vector + 1.0, 0.5, 1, torch.ones(3))
+            return good if client != 1 else "no reply" if kind == "lost" else Update(lie, 0.5, 1, torch.ones(3))
+        return Update(own.state.vector + 1.0, 0.5, 1, 8.0 * torch.ones(3))
+
+    def train(clients: Sequence[int]) -> list[Update | str]:
+        return [answer(i) for i in clients]
+
+    own = server(method="scaffold", outliers="refuse")
+    part = 49 / 1000
+    for kind, expected in (("", 1.0 + 7.0 * part), (spoilt, 1.0 + (7.0 if spoilt == "lost" else -1.0) * part)):  # noqa: B007
+        own.advance(own.participants(1), train, no_losses)
+        assert own.rule_vector is not None
+        assert own.rule_vector.tolist() == pytest.approx([expected] * 3)
+    kind = ""
+    own.advance(own.participants(1), train, no_losses)
+    assert own.rule_vector is not None
+    assert own.rule_vector.tolist() == pytest.approx([1.0 + 7.0 * part] * 3)
 
 
 @pytest.mark.parametrize(("sizes", "far"), [([10, 10], [1]), ([10, 1000], []), ([1000, 10], [1])])

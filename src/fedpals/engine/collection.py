@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from fedpals.engine.client import Update
-from fedpals.engine.outliers import Lengths, outliers, shortened_update
+from fedpals.engine.outliers import Lengths, outliers, shortened_update, with_far
 from fedpals.engine.protection import Protection
 from fedpals.engine.refusal import usual_shape, why_refused
 from fedpals.engine.round import Outlier, Refusal
@@ -38,6 +38,8 @@ class Collected:
     outliers: tuple[Outlier, ...]
     lengths: Lengths
     """What is usual for each client from now on."""
+    distrusted: frozenset[int]
+    """Clients that have sent what was refused: no vector of the rule of theirs counts until they are in line again."""
 
     @property
     def vectors(self) -> list[Tensor | None]:
@@ -84,6 +86,7 @@ def collect(
     updates: dict[int, Update] = {}
     refused: list[Refusal] = []
     named: list[Outlier] = []
+    distrusted: set[int] = set()
     shape = None if rule_vector is None else rule_vector.shape
     while participants.size:
         candidates = weigh(participants)
@@ -100,6 +103,7 @@ def collect(
                 updates[i] = Update(start, None, update.steps)
                 refused.append(Refusal(i, f"{reason}; with noise for privacy it counts as no change"))
             else:
+                distrusted |= {i} if isinstance(update, Update) else set()
                 refused.append(Refusal(i, str(reason)))
                 participants = participants[participants != i]
         if missing:
@@ -114,9 +118,11 @@ def collect(
         if far and protection.outliers == "refuse":
             reasons = {outlier.client: str(outlier) for outlier in far}
             refused += [Refusal(client, reason) for client, reason in reasons.items()]
+            distrusted |= reasons.keys()
+            lengths = with_far(lengths, after)
             updates = {i: update for i, update in updates.items() if i not in reasons}
             participants = participants[~np.isin(participants, list(reasons))]
             continue
-        return Collected(participants, candidates, updates, tuple(refused), tuple(named), after)
+        return Collected(participants, candidates, updates, tuple(refused), tuple(named), after, frozenset(distrusted))
     examples = "; ".join(f"client {refusal.client}: {refusal.reason}" for refusal in refused[:3])
     raise DivergedError(f"round {number}: no client returned a usable update ({examples or 'nobody took part'})")

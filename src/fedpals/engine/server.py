@@ -162,7 +162,8 @@ class Server:
             state.position = chosen
         state.velocity, state.average = velocity, self._average(number, vector)
         if spent is None:  # with noise for privacy nothing of the clients is kept but the aggregate
-            state.clients |= {i: u.state for i, u in sorted(collected.updates.items()) if u.state is not None}
+            kept = {i: vector for i, vector in state.clients.items() if i not in collected.distrusted}
+            state.clients = kept | {i: u.state for i, u in sorted(collected.updates.items()) if u.state is not None}
         self._rule_vector = None
         state.mixes.append(mix)
         del state.mixes[: -rounds_per_pass(self.participation)]
