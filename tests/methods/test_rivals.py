@@ -61,7 +61,7 @@ def trained(rule: ClientRule, server: Tensor | None, factor: Vector, offset: Vec
 NO_CHANGE = np.ones(4), np.zeros(4), np.ones(4)
 
 
-def test_fedrs_of_the_paper_and_as_released() -> None:
+def test_fedrs_of_the_paper_and_graded() -> None:
     binary, graded = np.array([1, 1, 1, 0.3]), np.array([0.3 + 0.7 * 2 / 12, 1.0, 0.3 + 0.7 * 6 / 12, 0.3])
     assert trained(BinarySoftmax(absent_factor=0.3), None, binary, *NO_CHANGE[1:]) < 1e-6
     assert trained(GradedSoftmax(absent_factor=0.3), None, graded, *NO_CHANGE[1:]) < 1e-6

@@ -1,8 +1,9 @@
 """FedRS: labels that a client lacks do not push its classifier away from them (Li and Zhan, 2021).
 
-The paper and the program that its authors released differ. ``fedrs_graded``, or ``fedrs`` for short, is what they
-released, and the stronger of the two where clients have few samples of most labels; ``fedrs_binary`` is the formula of
-the paper. Where a client has equally many samples of each of its labels they are the same.
+The paper and the program that its authors released differ. ``fedrs_graded``, or ``fedrs`` for short, has the factor of
+the program in the first step of a round, held through the round, and is the stronger of the two as trained where
+clients have few samples of most labels; ``fedrs_binary`` is the formula of the paper. Where a client has equally many
+samples of each of its labels they are the same.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GradedSoftmax(ClientRule):
-    """As its authors released it: scales logits by a + (1 − a)·n_c/max n, with n_c the client's samples of a label.
+    """Scales logits by f = a + (1 − a)·n_c/max n, with n_c the client's samples of a label.
 
-    So rare labels are held back too, not only absent ones. The authors' classifier has no bias; that of a network
-    here is scaled with the rest of the logit.
+    So rare labels are held back too, not only absent ones. The authors' program has this factor in the first step of a
+    round and puts it in the place of n_c in the next, so that 1 − f shrinks by 1 − a with every step, and soon the
+    softmax is plain. It is held here, as in the paper, because otherwise a round of more than a few steps is FedAvg's.
+    Their classifier has no bias; that of a network here is scaled with the rest of the logit. They also clip gradients.
     """
 
     name: ClassVar[str] = "graded_softmax"
