@@ -111,6 +111,19 @@ def test_without_a_wish_code_is_kept_beside_the_sources_or_in_the_users_cache(
     assert [path.parent.name for path in tmp_path.rglob("two*.o")] == ["__pycache__"]
 
 
+def test_where_no_home_is_known_code_is_kept_beside_the_sources_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it returns for a user without a home
+    monkeypatch.setattr(loading, "__file__", str(tmp_path / "package" / "loading.py"))
+    monkeypatch.setattr(loading, "_link", lambda function: function)
+    code, other = MachineCode("symbol", b"code"), MachineCode("symbol", b"other code")
+    assert loaded("one", code) == loaded("one", other) == code
+    assert [path.parent.name for path in tmp_path.rglob("*.o")] == ["__pycache__"]
+
+
 def test_lanes_are_8_or_16() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import fedpals.models.compiled.processor"],

@@ -71,7 +71,8 @@ def _folders() -> Iterator[Path]:
         yield Path(wanted)
         return
     yield Path(__file__).parent / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedpals" / "compiled"
+    with suppress(RuntimeError):  # nobody's home is known, as for users of a container that have no name
+        yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedpals" / "compiled"
 
 
 def _digest() -> str:
