@@ -37,11 +37,49 @@ def test_probabilities_are_the_geometric_mean_of_both_calibrated() -> None:
     )
 
 
-def test_a_label_that_nobody_has_is_for_the_gaussian_head() -> None:
+def without_label_1() -> tuple[np.ndarray, np.ndarray, Head, HeldOutFeatures]:
+    """Return samples of four labels; the target has 0 and 1, but nobody has 1: 2 and 3 stand for it."""
+    rng = generator(1, "joining")
+    y = rng.integers(0, 4, 800)
+    features = 2 * np.eye(4)[y] + rng.normal(size=(800, 4))
+    fitted, told = y[:400] != 1, y[400:600] != 1
+    gaussian = gaussian_head([FeatureSums.of(features[:400][fitted], y[:400][fitted], 4)], FOUR)
+    return features[600:], y[600:], gaussian, HeldOutFeatures(features[400:600][told], y[400:600][told])
+
+
+FOUR = np.array([0.6, 0.4, 0.0, 0.0])
+FOUR_SHIFT = np.array([0.2, 5.0, -np.inf, -np.inf])
+
+
+def test_samples_of_labels_that_the_target_lacks_calibrate_a_label_that_nobody_has() -> None:
+    features, _, gaussian, told = without_label_1()
+    own = Head.of(np.eye(4) - 0.5, np.array([0.1, -3.0, 0.0, 0.3]))
+    layer = recommended(own, gaussian, told, np.array([9, 0, 9, 9]), FOUR, FOUR_SHIFT)
+    labels = np.where(told.labels == 0, 0, 1)
+    p = softmax(calibrate(own(told.features), labels, FOUR, FOUR_SHIFT)(own(features)), axis=1)
+    expected = np.sqrt(p * softmax(gaussian(features), axis=1))
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(softmax(layer(features), axis=1), expected, atol=1e-12)
+    assert set(layer(features).argmax(axis=1)) == {0, 1}
+
+
+def test_a_network_that_puts_a_label_that_nobody_has_far_too_low_still_helps_to_recognise_it() -> None:
+    features, y, gaussian, told = without_label_1()
+    own, counts = Head.of(2 * np.eye(4), np.array([0.0, -30.0, 0.0, 0.0])), np.array([9, 0, 9, 9])
+    layer = recommended(own, gaussian, told, counts, FOUR, FOUR_SHIFT)
+    rows = y < 2
+    right, of_head, of_own = ((z.argmax(axis=1) == y)[rows].mean() for z in (
+        layer(features), gaussian(features), own(features) + FOUR_SHIFT
+    ))  # fmt: skip
+    assert right > max(of_head, of_own)
+
+
+def test_a_label_that_nobody_has_and_none_stands_for_leaves_the_gaussian_head() -> None:
     features, y = drawn()
-    gaussian = gaussian_head([FeatureSums.of(features[y != 1], y[y != 1], 3)], TARGET)
+    everything = np.full(3, 1 / 3)
+    gaussian = gaussian_head([FeatureSums.of(features[y != 1], y[y != 1], 3)], everything)
     told = HeldOutFeatures(features[y != 1], y[y != 1])
-    assert recommended(OWN, gaussian, told, np.array([9, 0, 9]), TARGET, SHIFT) is gaussian
+    assert recommended(OWN, gaussian, told, np.array([9, 0, 9]), everything, np.zeros(3)) is gaussian
 
 
 def test_a_label_that_only_the_gaussian_head_lacks_is_for_the_network() -> None:

@@ -145,9 +145,15 @@ class Head:
         temperature, shift = calibration.temperature, calibration.shift
         return Head(self.weight / temperature, self.bias / temperature + shift, self.stands_for)
 
-    def joined(self, other: Head) -> Head:
-        """Return the linear head with the geometric mean, up to a factor, of the probabilities of two linear heads."""
-        return Head((self.weight + other.weight) / 2, (self.bias + other.bias) / 2, self.stands_for)
+    def joined(self, plain: Head) -> Head:
+        """Return the head with the geometric mean, up to a factor, of its probabilities and those of a plain layer.
+
+        An output that predicts another label y than its own is joined with the layer's output for y.
+        """
+        rows, displaced = self.stands_for, self.displaced
+        if displaced is not None:  # squares are halved
+            displaced = Displaced(displaced.axes / np.sqrt(2), displaced.centres / np.sqrt(2))
+        return Head((self.weight + plain.weight[rows]) / 2, (self.bias + plain.bias[rows]) / 2, rows, displaced)
 
 
 def gaussian_head(sums: Sequence[FeatureSums], target: Vector) -> Head:

@@ -8,6 +8,15 @@ geometric mean of their probabilities is taken,
     p(y | x) ∝ √(p_own(y | x) · p_Gauss(y | x)),
 
 whose logits are the mean of their logits: again one linear layer.
+
+A label u of the target that no client has is recognised by exclusion, by both. Held-out samples of it do not exist, so
+those of the labels that stand for it in the Gaussian head take their place when the network's layer is calibrated:
+
+    y_i ← u  for the samples i of these labels,    and with that τ and b, also b_u, as for any other label.
+
+Where the network's output for a label that it never saw says nothing, τ becomes large, and the Gaussian head decides.
+The head itself stays as it is, because it is modelled after these very labels. Its outputs for u, one per label v that
+stands for u, are each joined with the network's output for u.
 """
 
 from __future__ import annotations
@@ -53,8 +62,9 @@ def recommended(
 ) -> Head:
     """Return the last layer to use.
 
-    If no client has some label of the target, only the Gaussian head can recognise it, and is returned. If only the
-    clients whose features it was fitted to have no sample of some label, the network's own layer is returned.
+    If no client has some label of the target, labels that the target lacks stand for it; if there are none, the
+    Gaussian head is returned. If only the clients whose features it was fitted to have no sample of some label, the
+    network's own layer is returned.
 
     Parameters
     ----------
@@ -73,10 +83,14 @@ def recommended(
     """
     in_target = target > 0
     if (counts[in_target] == 0).any():
-        return gaussian
+        stand_ins = gaussian.stands_for != np.arange(target.size)
+        if not stand_ins.any():
+            return gaussian
+        labels = gaussian.stands_for[held_out.labels]
+        return gaussian.joined(own.calibrated(calibrate(own(held_out.features), labels, target, shift)))
     calibrated_own = own.calibrated(calibrate(own(held_out.features), held_out.labels, target, shift))
     if not np.isfinite(gaussian.bias[in_target]).all():
         return calibrated_own
     no_shift = np.where(in_target, 0.0, -np.inf)  # the Gaussian head has log T built in
     calibrated_gaussian = gaussian.calibrated(calibrate(gaussian(held_out.features), held_out.labels, target, no_shift))
-    return calibrated_own.joined(calibrated_gaussian)
+    return calibrated_gaussian.joined(calibrated_own)
