@@ -260,14 +260,19 @@ def test_no_earlier_model_takes_the_place_of_one_that_samples_cannot_judge() -> 
     assert recommended.round == simulation.state.round
 
 
-def test_a_label_that_nobody_has_is_left_to_the_gaussian_head(tmp_path: Path) -> None:
+def test_a_label_that_nobody_has_is_recognised_by_the_network_and_the_gaussian_head(tmp_path: Path) -> None:
     record = simulate(Run.of(**{**SMALL, "labels_per_client": 2, "held_out": 0.25}, method="fedavg"), tmp_path)
     counts, target = (np.array(view_of(record)[key]) for key in ("counts", "target"))
     assert (counts.sum(axis=0) == 0)[target > 0].any()
     selected = result_of(record)["selected"]
-    assert selected["recommended"]["test"] == selected["gaussian"]["test"]
-    for name in ("gaussian", "recommended"):
-        assert "displaced_axes" in checkpoint.load(record.path / f"model-{name}.safetensors")[0]
+    assert selected["recommended"]["test"]["log_loss"] != selected["gaussian"]["test"]["log_loss"]
+    files = {
+        name: checkpoint.load(record.path / f"model-{name}.safetensors")[0] for name in ("gaussian", "recommended")
+    }
+    head, joined = files["gaussian"], files["recommended"]
+    assert torch.equal(joined["stands_for"], head["stands_for"])
+    torch.testing.assert_close(joined["displaced_axes"] * 2**0.5, head["displaced_axes"])
+    for name in files:
         check_saved_model(record, name, f"model-{name}")
 
 
