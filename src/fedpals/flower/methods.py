@@ -74,7 +74,7 @@ class SCAFFOLD(_NamedStrategy):
 
 
 class FedRS(_NamedStrategy):
-    """Clients scale logits by a + (1 − a)·n_c/max n, a being ``absent_factor``: its program's factor of a first step."""
+    """Clients scale logits by a + (1 − a)·n_c/max n, a being ``absent_factor``: its program's factor of step 1."""
 
     method_name = "fedrs_graded"
 
