@@ -227,6 +227,21 @@ def test_a_node_that_restarts_with_its_number_spends_as_if_it_had_not(whole: Wor
     assert told[0] == told[1]
 
 
+def test_a_node_whose_number_is_new_has_spent_nothing(whole: Worker) -> None:
+    grid = grid_of(whole)
+    late = grid.contexts.pop(grid.node(2))
+
+    def join(number: int, _: ArrayRecord) -> None:
+        if number == 2:
+            grid.contexts[late.node_id] = late
+
+    server = strategy("fedavg", whole.federation.target, **PRIVATE, **QUIET)
+    server.start(grid, initial(whole), num_rounds=3, evaluate_fn=join)
+    assert server._session is not None
+    assert server._session.state.spent is not None
+    assert server._session.state.spent[-1] <= 1.0 < server._session.state.spent.max()
+
+
 def test_a_lie_that_is_kept_is_named(whole: Worker, log: pytest.LogCaptureFixture) -> None:
     grid, start = grid_of(whole), initial(whole)
     grid.spoil[grid.node(1)] = lying(-50.0, start)

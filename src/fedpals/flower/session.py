@@ -135,9 +135,10 @@ class Session:
         """Return the server, updated with all clients of the roster; ``build`` creates it at the first call."""
         if self.server is None:
             self.server = build(self.roster.counts)
-            self.server.admit(self.roster.counts, self.roster.present)  # a resumed run may already have new clients
-        elif self.server.counts.shape[0] < len(self.roster.members):
-            self.server.admit(self.roster.counts, self.roster.present)
+        elif self.server.counts.shape[0] == len(self.roster.members):
+            return self.server
+        # A resumed run may already have new clients.
+        self.server.admit(self.roster.counts, self.roster.present, self.roster.numbered)
         return self.server
 
     def node(self, row: int) -> int:
