@@ -136,7 +136,7 @@ def reproduce(
 
 def _print_verification(console: Console, stored: Results, verification: Verification) -> None:
     """Print stored and re-trained numbers; end with code 1 where they differ."""
-    from fedpals.experiments.verify import TOLERANCE
+    from fedpals.experiments.verify import TOLERANCE, TOLERANCE_OF_LAST_ROUND
 
     if verification.stopped:
         console.print("Stopped; nothing is stored.")
@@ -160,7 +160,8 @@ def _print_verification(console: Console, stored: Results, verification: Verific
         "the same processor, arithmetic and versions: all bits must be the same"
         if verification.same_platform
         else "another processor, arithmetic or versions, or they do not say: rounding differs, and a difference of up "
-        f"to {100 * TOLERANCE:g} points, divided by √n for a mean of n seeds, is close"
+        f"to {100 * TOLERANCE:g} points, {100 * TOLERANCE_OF_LAST_ROUND:g} with a replaced last layer, "
+        "divided by √n for a mean of n seeds, is close"
     )
     console.print(f"[dim]Test metric in %. {escape(str(stored.path))} was computed with {where}.", soft_wrap=True)
     for name, error in verification.failed:

@@ -28,10 +28,17 @@ from fedpals.simulation.run import Run
 from fedpals.simulation.settings import SweepSettings
 from fedpals.simulation.sweep import sweep
 
-TOLERANCE = 0.03
+TOLERANCE = 0.08
 """Largest difference of a single run's metric that other processors and versions of the arithmetic are allowed.
 
-Six cells of Fashion-MNIST's CNN, stored by an earlier version of the arithmetic, differed by up to 1.5 points.
+21 stored runs of `table1` were trained again from scratch on Fashion-MNIST and CIFAR-10, by a later version of the
+arithmetic and partly on other processors: plain methods and the recommended recipe, two that diverge among them.
+Where a round is selected, of 82 metrics half differed by less than 0.7 points, 95 % by less than 4.9, one by 6.4.
+"""
+TOLERANCE_OF_LAST_ROUND = 0.05
+"""The same where the last layer is replaced after the last round: no other round can be selected.
+
+In the same runs, of 55 such metrics half differed by less than 0.7 points, 95 % by less than 2.6, one by 3.5.
 """
 
 
@@ -57,7 +64,10 @@ class Comparison:
     @property
     def tolerance(self) -> float:
         """Largest difference that is allowed: what rounding does to single runs averages out over n seeds, by √n."""
-        return 0.0 if self.same_platform else TOLERANCE / math.sqrt(len(self.seeds))
+        if self.same_platform:
+            return 0.0
+        single = TOLERANCE_OF_LAST_ROUND if self.evaluation.correction.uses_last_round else TOLERANCE
+        return single / math.sqrt(len(self.seeds))
 
     @property
     def verdict(self) -> Literal["same", "close", "differs"]:
