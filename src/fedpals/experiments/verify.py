@@ -33,12 +33,12 @@ TOLERANCE = 0.08
 
 21 stored runs of `table1` were trained again from scratch on Fashion-MNIST and CIFAR-10, by a later version of the
 arithmetic and partly on other processors: plain methods and the recommended recipe, two that diverge among them.
-Where a round is selected, of 82 metrics half differed by less than 0.7 points, 95 % by less than 4.9, one by 6.4.
+Where a round is selected, of 82 metrics half differed by less than 0.7 points, 95 % by less than 4.9, and at most 6.4.
 """
 TOLERANCE_OF_LAST_ROUND = 0.05
 """The same where the last layer is replaced after the last round: no other round can be selected.
 
-In the same runs, of 55 such metrics half differed by less than 0.7 points, 95 % by less than 2.6, one by 3.5.
+In the same runs, of 55 such metrics half differed by less than 0.7 points, 95 % by less than 2.6, and at most 3.5.
 """
 
 
