@@ -107,6 +107,9 @@ def test_subset_keeps_the_participants_in_their_order() -> None:
         ([0.5, 0.3, 0.1], "sums to 0.9, not 1"),
         ([1e308, 1e308, 0.0], r"column 0.: 1e\+308 is not a probability"),
         (["a", "b", "c"], "must be 3 probabilities"),
+        (np.ma.masked_array([0.2, 0.5, 0.3], mask=[True, False, False]), "target has masked entries; fill them"),
+        (np.array([0.2 + 0.1j, 0.5, 0.3]), "must be 3 probabilities, one per label, not complex128"),
+        ([10**400, 1, 1], "must be 3 probabilities, one per label; one of the numbers is too large"),
     ],
 )
 def test_bad_targets(target: Any, message: str) -> None:
@@ -143,6 +146,13 @@ def test_a_label_that_no_client_has_becomes_a_column_of_zeros(make: Any) -> None
 def test_a_named_target_needs_named_counts() -> None:
     with pytest.raises(InputError, match="counts has no label names"):
         match(LabelCounts.of(GOOD), {"a": 1.0})
+
+
+@pytest.mark.parametrize("label", [5, None, ("a", "b")])
+def test_a_mapping_from_what_is_no_name_is_refused(label: Any) -> None:
+    counts = LabelCounts.of(GOOD, labels=["a", "b", "c"])
+    with pytest.raises(InputError, match=r"names the label .*, which is not text; write names such as 'a'"):
+        match(counts, {"a": 0.2, "b": 0.3, "c": 0.5, label: 0.0})
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])

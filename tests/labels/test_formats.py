@@ -111,3 +111,18 @@ def test_a_subset_reads_only_the_names_it_needs() -> None:
     counts = LabelCounts(np.ones((3, 2)), np.full(3, 2.0), Names(("a", "b", "c")))
     assert counts.subset([2, 0]).clients == ("c", "a")
     assert counts.subset(np.array([True, False, True])).clients == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([[1, 2, 3], 4], "row 1 is 4, not a row of counts"),
+        ([1, [2, 3]], "row 0 is 1, not a row of counts"),
+        ([[1, 2, 3], "abc"], "row 1 is 'abc', not a row of counts"),
+        ([[1, 2, 3], [4]], "row 1 has 1 labels but row 0 has 3"),
+        ([[1, [2, 3]], [4, 5]], "must be a table of numbers"),
+    ],
+)
+def test_lists_that_are_no_table_are_refused(counts: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"counts.*{message}"):
+        LabelCounts.of(counts)

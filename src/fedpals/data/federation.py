@@ -17,7 +17,7 @@ from fedpals.data.dataset import Dataset
 from fedpals.data.inputs import as_clients, as_labels, as_samples, column_names, pooled
 from fedpals.data.scaling import Impute, Scale, federated_scaling
 from fedpals.errors import InputError
-from fedpals.labels import Indices, LabelCounts, Vector, as_target
+from fedpals.labels import Indices, LabelCounts, Vector, as_target, with_names
 from fedpals.rng import generator
 from fedpals.weights import Projection, coverage
 
@@ -69,8 +69,8 @@ class Federation:
         labels
             Names of the labels, in the order of the target; the values that occur unless given.
         target
-            T: a probability per label, or a mapping from label to probability. Or the name of a client, which is then
-            the target: its samples are only tested on. Or its samples, (x, y), to test on.
+            T: a probability per label, or a mapping (or pandas Series) from label to probability. Or the name of a
+            client, which is then the target: its samples are only tested on. Or its samples, (x, y), to test on.
         scale
             "standard" brings every column (of float images: every channel) to mean 0 and standard deviation 1 over
             the clients, by sums that they send; "none" leaves numbers as they are. Images of bytes become −1 to 1.
@@ -220,6 +220,7 @@ def _with_samples(dataset: Dataset, x: npt.NDArray[Any], y: Indices) -> tuple[Da
 
 def _probabilities(target: Any, labels: Sequence[str]) -> Vector:
     """Return T, a probability per label."""
+    target = with_names(target, labels)
     if isinstance(target, Mapping):
         names = {"0": "False", "1": "True"} if tuple(labels) == ("False", "True") else {}  # as numbers they are equal
         given = {names.get(str(label), str(label)): share for label, share in target.items()}

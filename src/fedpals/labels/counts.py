@@ -7,11 +7,12 @@ it follow ``sizes`` n_i (row sums) and ``marginals`` S = table / sizes, the S_i(
 from __future__ import annotations
 
 import math
+import reprlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -72,6 +73,8 @@ class LabelCounts:
     ) -> LabelCounts:
         """Validate ``counts``, M×K: an array, what converts to one (lists, a pandas table), or a scipy sparse matrix.
 
+        The columns of a pandas table name the labels, unless ``labels`` does or they are only numbered 0 … K−1.
+
         Raises
         ------
         InputError
@@ -96,7 +99,7 @@ class LabelCounts:
         if rows == 0 or columns == 0:
             raise InputError(f"counts is {rows}×{columns}: it needs at least one client and one label")
         clients = _names(clients, rows, "client names", "row")
-        labels = _names(labels, columns, "label names", "column")
+        labels = _names(_column_names(counts) if labels is None else labels, columns, "label names", "column")
         try:
             table, sizes = _validated(table)
         except _InvalidCount as error:
@@ -240,16 +243,24 @@ def _as_array(counts: Any) -> npt.NDArray[Any]:
     try:
         table = np.asarray(counts)
     except ValueError:
-        lengths = [len(row) for row in counts]
-        odd = next(i for i, length in enumerate(lengths) if length != lengths[0])
-        raise InputError(
-            f"counts: row {odd} has {lengths[odd]} labels but row 0 has {lengths[0]}; every client needs all labels"
-        ) from None
+        raise InputError(_unlike_a_table(counts)) from None
     if isinstance(counts, np.ma.MaskedArray) and np.ma.is_masked(counts):
         raise InputError("counts has masked entries; fill them, for instance with counts.filled(0)")
     if table.dtype == object and all(isinstance(count, Real) for count in table.flat):
         return np.array([_as_float(count) for count in table.flat]).reshape(table.shape)
     return table
+
+
+def _unlike_a_table(counts: Sequence[Any]) -> str:
+    """Say why nested lists are no table."""
+    for i, row in enumerate(counts):
+        if isinstance(row, str) or not isinstance(row, Sized):
+            return f"counts: row {i} is {reprlib.repr(row)}, not a row of counts; every client needs all labels"
+        if len(row) != len(counts[0]):
+            return (
+                f"counts: row {i} has {len(row)} labels but row 0 has {len(counts[0])}; every client needs all labels"
+            )
+    return "counts must be a table of numbers with one client per row and one label per column"
 
 
 def _as_float(count: Real) -> float:
@@ -258,6 +269,18 @@ def _as_float(count: Real) -> float:
         return float(count)
     except OverflowError:
         return math.inf
+
+
+def _column_names(counts: Any) -> Sequence[str] | None:
+    """Return the names of the columns of a pandas table; None if they are only numbered, and of anything else."""
+    if not (hasattr(counts, "columns") and hasattr(counts, "dtypes")):
+        return None
+    return None if is_numbered(counts.columns) else [str(name) for name in counts.columns]
+
+
+def is_numbered(index: Iterable[object]) -> bool:
+    """Whether an index of pandas is 0, 1, … in this order, as it is where nobody gave names."""
+    return all(isinstance(n, Integral) and not isinstance(n, bool) and n == i for i, n in enumerate(index))
 
 
 def _names(names: Sequence[str] | None, expected: int, what: str, unit: str) -> tuple[str, ...] | None:
