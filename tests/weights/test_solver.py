@@ -3,6 +3,8 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -247,3 +249,30 @@ def test_an_answer_that_fails_its_certificate_is_never_returned(monkeypatch: pyt
     monkeypatch.setattr(fedpals.weights.refine, "_solve_normal", lambda *arguments: 0.0 * arguments[-1])
     with pytest.raises(fedpals.CertificateError, match="could not be proven optimal"):
         fedpals.solve(COUNTS, TARGET, lam=1e-3)
+
+
+NO_NUMBERS = ["0.5", "auto", b"1", [0.5], {}, 1j, np.array([0.5]), np.complex128(0.5), object(), 10**400, 10**5000]
+
+
+@pytest.mark.parametrize("name", ["lam", "ess", "max_weight"])
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: type(value).__name__)
+def test_what_is_no_number_is_refused_by_name(name: str, value: Any) -> None:
+    arguments: dict[str, Any] = {"lam": 1.0, name: value} if name != "ess" else {"ess": value}
+    with pytest.raises(fedpals.InputError, match=f"^{name} is .*; it must be "):
+        fedpals.solve([[3, 1], [0, 4]], [0.5, 0.5], **arguments)
+
+
+@pytest.mark.parametrize("value", [Decimal("0.5"), Fraction(1, 2), np.float32(0.5), np.array(0.5)])
+@pytest.mark.parametrize("name", ["lam", "ess", "max_weight"])
+def test_every_type_of_number_will_do(name: str, value: Any) -> None:
+    def solve(value: Any) -> Any:
+        arguments: dict[str, Any] = {"lam": 1.0, name: value} if name != "ess" else {"ess": value}
+        return fedpals.solve([[3, 1], [0, 4], [7, 1]], [0.5, 0.5], **arguments).alpha.tolist()
+
+    assert solve(value) == solve(0.5)
+
+
+@pytest.mark.parametrize("l", ["auto", 2.0, [2], None])
+def test_a_grid_has_a_whole_number_of_values(l: Any) -> None:  # noqa: E741
+    with pytest.raises(fedpals.InputError, match=r"^l is .*; it must be a whole number"):
+        fedpals.ess_grid([[3, 1], [0, 4]], [0.5, 0.5], l)

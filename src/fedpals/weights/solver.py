@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,9 @@ from fedpals.weights.capped_instance import CappedInstance
 from fedpals.weights.instance import Instance, Weights
 from fedpals.weights.projection import Projection
 from fedpals.weights.threads import one_blas_thread
+
+_LAM = "a number ≥ 0, or math.inf for FedAvg"
+_ESS = "a fraction of all samples in (0, 1], for instance 0.5"
 
 
 def solve(
@@ -31,10 +36,10 @@ def solve(
     Parameters
     ----------
     counts
-        M×K label counts, one client per row: numpy, nested lists, scipy sparse, or `LabelCounts`.
+        M×K label counts, one client per row: numpy, nested lists, pandas, scipy sparse, or `LabelCounts`.
         For partial participation pass the participants' rows (`LabelCounts.subset`).
     target
-        T: K probabilities, or a mapping from label name to probability.
+        T: K probabilities, or a mapping (or pandas Series) from label name to probability.
     lam
         λ ≥ 0. ``math.inf`` is FedAvg; 0 is the limit λ → 0⁺, which is the projection of T onto the
         clients' hull with the largest effective sample size.
@@ -62,16 +67,14 @@ def solve(
     """
     if (lam is None) == (ess is None):
         raise InputError("give either lam=… or ess=…, for instance ess=0.5")
-    if lam is not None and not lam >= 0:
-        raise InputError(f"lam is {lam}; it must be a number ≥ 0, or math.inf for FedAvg")
-    if ess is not None and not 0 < ess <= 1:
-        raise InputError(f"ess is {ess}; it must be a fraction of all samples in (0, 1], for instance 0.5")
+    value = 0.0
+    if lam is not None and not (value := _number("lam", lam, _LAM)) >= 0:
+        raise InputError(f"lam is {lam}; it must be {_LAM}")
+    if ess is not None and not 0 < (value := _number("ess", ess, _ESS)) <= 1:
+        raise InputError(f"ess is {ess}; it must be {_ESS}")
     with one_blas_thread(getattr(counts, "shape", ())):
         instance = _instance(counts, target, max_weight)
-        if lam is not None:
-            return instance.at_mu(float(lam) / instance.problem.N)
-        assert ess is not None
-        return instance.at_ess(ess)[0]
+        return instance.at_ess(value)[0] if lam is None else instance.at_mu(value / instance.problem.N)
 
 
 def ess_grid(
@@ -87,6 +90,10 @@ def ess_grid(
     order of ESS. The result is empty if T is the pooled marginal: there is no ESS in between. With ``max_weight``,
     the grid ends below the highest ESS that it allows.
     """
+    try:
+        l = index(l)  # noqa: E741
+    except TypeError:
+        raise InputError(f"l is {reprlib.repr(l)}; it must be a whole number, for instance 10") from None
     if l < 1:
         raise InputError(f"l is {l}; a grid needs at least one value")
     with one_blas_thread(getattr(counts, "shape", ())):
@@ -111,4 +118,23 @@ def _instance(counts: Any, target: npt.ArrayLike | Mapping[str, float], max_weig
     checked, T = match(LabelCounts.of(counts), target)
     if max_weight is None:
         return Instance(checked, T)
-    return CappedInstance(checked, T, float(max_weight))
+    return CappedInstance(checked, T, _number("max_weight", max_weight, "in (0, 1], for instance 0.2"))
+
+
+def _number(name: str, value: Any, needed: str) -> float:
+    """Return an argument that should be one real number as float, whatever type of number it has."""
+    if type(value) is float:
+        return value
+    is_complex = getattr(getattr(value, "dtype", None), "kind", "") == "c"
+    if is_complex or isinstance(value, (str, bytes, bytearray)) or getattr(value, "ndim", 0):
+        raise _no_number(name, value, needed)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{name} is beyond what a float can hold; it must be {needed}") from None
+    except (TypeError, ValueError):
+        raise _no_number(name, value, needed) from None
+
+
+def _no_number(name: str, value: object, needed: str) -> InputError:
+    return InputError(f"{name} is {reprlib.repr(value)}; it must be {needed}")
