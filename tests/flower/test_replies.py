@@ -174,3 +174,24 @@ def test_evaluations_that_do_not_fit_together_do_not_end_the_run(log: pytest.Log
     assert len(server.rounds) == 2
     assert not result.evaluate_metrics_clientapp
     assert any("cannot be averaged" in r.getMessage() for r in log.records)
+
+
+@pytest.mark.parametrize("weight", [-10.0, math.nan, math.inf])
+def test_an_evaluation_with_an_impossible_weight_is_left_out_and_named(
+    weight: float, log: pytest.LogCaptureFixture
+) -> None:
+    grid = four()
+    liar = grid.node(0)
+
+    def spoilt(reply: Message) -> Message:
+        if reply.metadata.message_type == "evaluate":
+            metrics = reply.content.metric_records["metrics"]
+            reply.content["metrics"] = MetricRecord({**dict.fromkeys(metrics, 99.0), "num-examples": weight})
+        return reply
+
+    grid.spoil[liar] = spoilt
+    result = fedpals(fraction_evaluate=1.0).start(grid, start(), num_rounds=1)
+    averaged = result.evaluate_metrics_clientapp[1]
+    assert averaged
+    assert all(isinstance(value, float) and 0 <= value < 50 for value in averaged.values())
+    assert any(f"the evaluation of node {liar} is left out" in r.getMessage() for r in log.records)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp.exception import InconsistentMessageReplies
 
 from fedpals.engine import checkpoint, summary
@@ -68,6 +69,21 @@ def log_round(session: Session, result: Round) -> dict[str, float | int]:
     for line in summary.lines(session.server, result, session.name):
         _log.info("%s", line)
     return summary.metrics(session.server, result)
+
+
+def with_valid_weights(replies: Iterable[Message], weight_key: str, number: int) -> list[Message]:
+    """Return the replies to an evaluation without those whose weight is below 0 or not finite; their nodes are named."""
+    valid = []
+    for reply in replies:
+        weight = messages.metrics_of(reply.content).get(weight_key, 0.0) if reply.has_content() else 0.0
+        if 0.0 <= weight < math.inf:
+            valid.append(reply)
+        else:
+            node = reply.metadata.src_node_id
+            _log.warning(
+                "round %d: the evaluation of node %d is left out: its %s is %g", number, node, weight_key, weight
+            )
+    return valid
 
 
 def average_metrics(replies: Sequence[RecordDict], alpha: Sequence[float], *, leave_out: str) -> dict[str, float]:

@@ -307,7 +307,8 @@ class LabelAware(strategy.FedAvg):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the metrics; only warn if the replies are inconsistent."""
         try:
-            return super().aggregate_evaluate(server_round, replies)
+            valid = reporting.with_valid_weights(replies, self.weighted_by_key, server_round)
+            return super().aggregate_evaluate(server_round, valid)
         except reporting.AVERAGING_ERRORS as error:
             _log.warning("round %d: the evaluation metrics cannot be averaged: %s", server_round, error)
             return None
