@@ -72,17 +72,15 @@ def log_round(session: Session, result: Round) -> dict[str, float | int]:
 
 
 def with_valid_weights(replies: Iterable[Message], weight_key: str, number: int) -> list[Message]:
-    """Return the replies to an evaluation without those whose weight is below 0 or not finite; their nodes are named."""
+    """Return the replies to an evaluation but those whose weight is below 0 or not finite, whose nodes are named."""
     valid = []
     for reply in replies:
         weight = messages.metrics_of(reply.content).get(weight_key, 0.0) if reply.has_content() else 0.0
         if 0.0 <= weight < math.inf:
             valid.append(reply)
         else:
-            node = reply.metadata.src_node_id
-            _log.warning(
-                "round %d: the evaluation of node %d is left out: its %s is %g", number, node, weight_key, weight
-            )
+            claim = f"the evaluation of node {reply.metadata.src_node_id} is left out: its {weight_key} is {weight:g}"
+            _log.warning("round %d: %s", number, claim)
     return valid
 
 
