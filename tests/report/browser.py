@@ -19,10 +19,16 @@ from websockets.sync.client import ClientConnection, connect
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _KEYS = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
 _TIMEOUT_SECONDS = 90.0
+_LEAVING = ("Inspected target navigated or closed", "Not attached to an active page")
+"""What the browser answers while a page gives way to another."""
 
 
 def executable() -> str | None:
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+class LeavingPageError(Exception):
+    """The page is on its way to another."""
 
 
 class Page:
@@ -42,6 +48,8 @@ class Page:
         while True:
             message = self._receive()
             if message.get("id") == self._number:
+                if message.get("error", {}).get("message") in _LEAVING:
+                    raise LeavingPageError(method)
                 assert "error" not in message, f"{method}: {message['error']}"
                 return dict(message["result"])
 
@@ -55,11 +63,17 @@ class Page:
         self.settle()
 
     def wait(self, condition: str) -> None:
-        """Wait until an expression is true."""
+        """Wait until an expression is true, on this page or the one that it leads to."""
         deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while not self.run(f"Boolean({condition})"):
+        while not self._is_true(condition):
             assert time.monotonic() < deadline, f"never: {condition}"
             time.sleep(0.05)
+
+    def _is_true(self, condition: str) -> bool:
+        try:
+            return bool(self.run(f"Boolean({condition})"))
+        except LeavingPageError:
+            return False
 
     def settle(self) -> None:
         """Let the page draw what is due."""
